@@ -1,0 +1,85 @@
+"""The one error tree of Headrace. No transport in it: a status is chosen once, at the edge.
+
+HeadraceError
+├── FunctionError            raised by the author of a function, inside its body
+│   ├── InvalidInput         the input can't be served; never retried
+│   ├── PermanentError       failed for good; its message is shown to the caller
+│   └── TransientError       failed for now; retried while attempts and deadline allow
+├── CallStopped              raised by `Call.check()`: the call was cancelled or is past its soft limit
+├── InvalidOutput            a function returned something it did not declare
+├── DeclarationError         a function, model or budget is declared wrongly
+├── SettingsError            a setting has a value that isn't allowed
+├── SetupError               the machine lacks something that is needed (a port, disk space, a program)
+├── DatabaseError            Postgres said something that must not be ignored
+│   ├── DatabaseUnavailable  Postgres can't be reached
+│   └── SchemaMismatch       the schema is older or newer than this program, or was changed by hand
+└── LinkError                the other end of a link broke the protocol or couldn't prove itself
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Base of all errors raised by Headrace."""
+
+
+class FunctionError(HeadraceError):
+    """Base of the errors that a function's body raises on purpose."""
+
+
+class InvalidInput(FunctionError):
+    """The input is well-formed but can't be served. Never retried; the message is public.
+
+    Args:
+        message: what is wrong, for the caller.
+        path: where in the input, as a JSON Pointer (RFC 6901); empty for the whole input.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+
+
+class PermanentError(FunctionError):
+    """The call failed and would fail again. Not retried; the message is public."""
+
+
+class TransientError(FunctionError):
+    """The call failed but may work later. Retried inside the original deadline; the message is not public."""
+
+
+class CallStopped(HeadraceError):
+    """The running call was cancelled, or has used up its soft limit."""
+
+
+class InvalidOutput(HeadraceError):
+    """A function returned a value that its declared output type refuses."""
+
+
+class DeclarationError(HeadraceError):
+    """A declaration is wrong; the message names file, function and field."""
+
+
+class SettingsError(HeadraceError):
+    """A setting's value isn't allowed; the message names the setting and what is."""
+
+
+class SetupError(HeadraceError):
+    """Something outside the program is missing or in the way; the message says what to do."""
+
+
+class DatabaseError(HeadraceError):
+    """Postgres answered with something that must not be ignored."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """Postgres can't be reached."""
+
+
+class SchemaMismatch(DatabaseError):
+    """The database's schema isn't the one that this program was built for."""
+
+
+class LinkError(HeadraceError):
+    """The other end of a link broke the protocol, or couldn't prove that it knows the link secret."""

@@ -1,0 +1,210 @@
+"""A function's contract: JSON to its input, its output to JSON, checked both ways.
+
+No message holds a value of an input or an output: prompts stay out of errors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from types import GenericAlias
+from typing import Any, Final, Generic, TypeVar, cast
+
+import jsonschema_rs
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, to_jsonable_python
+
+from headrace.domain import Cost
+from headrace.errors import HeadraceError, InvalidInput, InvalidOutput
+from headrace.sdk.places import Place
+from headrace.sdk.schemas import input_schema, output_schema
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+# Applies to types without a configuration of their own: plain dataclasses, which check nothing when they
+# are made, lists, numbers. Pydantic's own models were checked when they were made.
+_STRICT_OUTPUT: Final = ConfigDict(revalidate_instances="always", allow_inf_nan=False)
+
+
+class Contract(Generic[In, Out]):
+    """The validators and schemas of one function.
+
+    Raises:
+        DeclarationError: a type has no schema, or one that can't be checked.
+    """
+
+    def __init__(self, input_type: Any, output_type: Any, place: Place) -> None:
+        self._input: TypeAdapter[In]
+        self._input, self.input_schema = _described("input type", input_type, input_schema, place)
+        self._output, self.output_schema = _described("output type", output_type, output_schema, place)
+        # In a tuple, because pydantic takes a configuration only beside types that can't have their own.
+        boxed: Any = GenericAlias(tuple, (output_type,))
+        self._checked_output: TypeAdapter[tuple[Any]] = TypeAdapter(boxed, config=_STRICT_OUTPUT)
+        try:
+            self._accepts = jsonschema_rs.Draft202012Validator(self.input_schema, validate_formats=True)
+        except ValueError as error:
+            raise place.error("input type", f"its JSON Schema can't be checked: {error}") from None
+
+    def decode(self, data: bytes) -> In:
+        """The input that the JSON holds, validated in lax mode.
+
+        Raises:
+            InvalidInput: it doesn't satisfy the input type.
+        """
+        try:
+            return self._input.validate_json(data)
+        except ValidationError as error:
+            path, message = _first(error, data)
+            raise InvalidInput(message, path=path) from None
+
+    def encode(self, output: Any) -> bytes:
+        """Compact JSON of an output.
+
+        Raises:
+            InvalidOutput: it doesn't satisfy the output type, or JSON has no words for it.
+        """
+        try:
+            (value,) = self._checked_output.validate_python((output,))
+            data = self._output.dump_json(value, by_alias=True, warnings="error")
+            if _may_hide_non_finite(data):
+                self._check_finite(value)
+        except ValidationError as error:
+            details = _details(error)[0]
+            raise InvalidOutput(_located(_pointer(details["loc"][1:]), details["msg"])) from None
+        except (PydanticSerializationError, ValueError, RecursionError):
+            raise InvalidOutput("the returned value can't be written as the declared type") from None
+        return data
+
+    def _check_finite(self, value: Any) -> None:
+        path = _non_finite(self._output.dump_python(value, by_alias=True), "")
+        if path is not None:
+            raise InvalidOutput(_located(path, "NaN and infinite numbers have no JSON"))
+
+    def checked_examples(self, examples: Iterable[Any], place: Place) -> list[Any]:
+        """The examples as plain JSON values.
+
+        Raises:
+            DeclarationError: one isn't an input of the function.
+        """
+        checked: list[Any] = []
+        for index, example in enumerate(examples):
+            field = f"examples[{index}]"
+            try:
+                value = to_jsonable_python(example, by_alias=True, inf_nan_mode="constants")
+                data = json.dumps(value, allow_nan=False)
+                self._accepts.validate(value)
+                self._input.validate_json(data)
+            except ValidationError as error:
+                details = _details(error)[0]
+                raise place.error(field, _located(_pointer(details["loc"]), details["msg"])) from None
+            except (ValueError, PydanticSerializationError) as error:
+                raise place.error(field, str(error).partition("\n")[0]) from None
+            checked.append(value)
+        return checked
+
+    def check_cost(self, cost: Cost, place: Place) -> None:
+        """Raises a DeclarationError when a path leads nowhere: such a cost would be 0 for every input."""
+        for term in cost.terms:
+            if not _leads_somewhere(term.path, self.input_schema):
+                raise place.error("cost", f"the input has no {term.path!r}")
+
+
+def _described(
+    field: str, type_: Any, describe: Any, place: Place
+) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(type_)
+        return adapter, describe(adapter)
+    except HeadraceError as error:
+        raise place.error(field, str(error)) from None
+    except Exception as error:  # a type's own hooks may raise anything
+        reason = " ".join(str(error).partition("\n\nFor further information")[0].split())
+        raise place.error(field, f"pydantic can't describe it: {reason}") from error
+
+
+def _details(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_input=False)
+
+
+def _first(error: ValidationError, data: bytes) -> tuple[str, str]:
+    details = _details(error)
+    first = details[0]
+    if first["type"] == "json_invalid":
+        return "", "the input is not valid JSON"
+    return _path_in(data, first), _message(first) + (
+        f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    )
+
+
+def _message(details: ErrorDetails) -> str:
+    if details["type"] == "union_tag_invalid":  # pydantic's own words quote the input
+        context = details.get("ctx", {})
+        return f"{context.get('discriminator')} must be one of {context.get('expected_tags')}"
+    return details["msg"]
+
+
+def _path_in(data: bytes, details: ErrorDetails) -> str:
+    """The error's place in the input; pydantic's own also names branches of unions, which no input has."""
+    found: Any = from_json(data)
+    path: list[int | str] = []
+    for part in details["loc"]:
+        if isinstance(found, dict) and part in found:
+            found = cast("dict[Any, Any]", found)[part]
+        elif isinstance(found, list) and isinstance(part, int) and part < len(cast("list[Any]", found)):
+            found = cast("list[Any]", found)[part]
+        elif not (details["type"] == "missing" and part == details["loc"][-1]):
+            continue
+        path.append(part)
+    return _pointer(path)
+
+
+def _pointer(path: Iterable[int | str]) -> str:
+    """RFC 6901."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def _located(path: str, message: str) -> str:
+    return f"at {path}: {message}" if path else message
+
+
+def _may_hide_non_finite(data: bytes) -> bool:
+    """Whether the JSON can come from NaN or infinity: pydantic writes `null` or, where told to, their names.
+
+    Looking for a letter first is a hundred times faster than for a word, and numbers have no letters.
+    """
+    return (
+        (b"u" in data and b"null" in data)
+        or (b"N" in data and b"NaN" in data)
+        or (b"I" in data and b"Infinity" in data)
+    )
+
+
+def _non_finite(value: Any, path: str) -> str | None:
+    """The place of the first number that JSON can't hold."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else path
+    children: Iterable[tuple[Any, Any]]
+    if isinstance(value, dict):
+        children = cast("dict[Any, Any]", value).items()
+    elif isinstance(value, list | tuple | set | frozenset):
+        children = enumerate(cast("list[Any]", value))
+    else:
+        return None
+    found = (_non_finite(child, path + _pointer([key])) for key, child in children)
+    return next((place for place in found if place is not None), None)
+
+
+def _leads_somewhere(path: str, root: dict[str, Any]) -> bool:
+    """False only when the schema rules the path out."""
+    schema: Any = root
+    for part in filter(None, path.split(".")):
+        while "$ref" in schema:
+            schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+        properties = schema.get("properties", {})
+        if part in properties:
+            schema = properties[part]
+        else:
+            return schema.get("additionalProperties") is not False and schema.get("type") in {None, "object"}
+    return True

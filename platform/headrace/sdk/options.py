@@ -1,0 +1,98 @@
+"""The options of a declaration, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, TypedDict
+
+from headrace.domain import LANE_NAME, Budget, Cost, Limits
+from headrace.sdk.places import Place
+
+MAX_ATTEMPTS: Final = 20
+
+
+class FunctionOptions(TypedDict, total=False):
+    """Options of every kind of function, all of them optional.
+
+    budget: how long each layer of a call may take.
+    limits: the largest input and output.
+    attempts: how often a call may start, 2 by default; 1 for what must not run twice.
+    concurrency: bodies at once in one executor, 1 by default.
+    cost: what an input costs, as data.
+    openai: the OpenAI route that the function serves.
+    reserve: slots kept for it.
+    pool: the runners that serve it.
+    name: its name in URLs, the Python function's by default.
+    examples: inputs that work, shown to callers.
+    """
+
+    budget: Budget
+    limits: Limits
+    attempts: int
+    concurrency: int
+    cost: Cost
+    openai: Literal["embeddings", "chat"] | None
+    reserve: int
+    pool: str
+    name: str | None
+    examples: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`FunctionOptions` with the defaults filled in."""
+
+    budget: Budget = field(default_factory=Budget)
+    limits: Limits = field(default_factory=Limits)
+    attempts: int = 2
+    concurrency: int = 1
+    cost: Cost = field(default_factory=Cost)
+    openai: str | None = None
+    reserve: int = 0
+    pool: str = "default"
+    name: str | None = None
+    examples: Sequence[Any] = ()
+
+
+def read_options(given: FunctionOptions, place: Place) -> Options:
+    """Check what was given, before anything is made of it.
+
+    Raises:
+        DeclarationError: an option is unknown, of a wrong type, or out of range.
+    """
+    known = {one.name for one in fields(Options)}
+    for unknown in given.keys() - known:
+        raise place.error(unknown, f"there is no such option; there are {', '.join(sorted(known))}")
+    options = Options(**given)
+    for name, expected in (("budget", Budget), ("limits", Limits), ("cost", Cost)):
+        value = getattr(options, name)
+        if not isinstance(value, expected):
+            raise place.error(name, f"must be a {expected.__name__}, not {value!r}")
+    _check_count("attempts", options.attempts, MAX_ATTEMPTS, place)
+    _check_count("concurrency", options.concurrency, 10_000, place)
+    _check_name("pool", options.pool, place)
+    if options.openai is not None:
+        raise place.not_yet("openai=")
+    if options.reserve:
+        raise place.not_yet("reserve=")
+    return options
+
+
+def check_function_name(name: object, place: Place) -> str:
+    """The name, if it can be a lane's."""
+    _check_name("name", name, place)
+    return str(name)
+
+
+def _check_name(field: str, value: object, place: Place) -> None:
+    if not isinstance(value, str) or LANE_NAME.fullmatch(value) is None:
+        raise place.error(
+            field,
+            f"{value!r} is not allowed: 1 to 40 characters, a to z, 0 to 9, - and _, with a letter first",
+        )
+
+
+def _check_count(field: str, value: object, largest: int, place: Place) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+        raise place.error(field, f"must be a whole number from 1 to {largest:,}, not {value!r}")

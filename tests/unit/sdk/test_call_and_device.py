@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from headrace import Call, Device, function
+from headrace.errors import CallStopped, DeclarationError
+
+LATER = 3600.0
+
+
+def call_with(soft: float = LATER, hard: float = LATER, report=None) -> Call:
+    now = time.monotonic()
+    return Call(job_id="j", attempt=2, soft_at=now + soft, deadline_at=now + hard, report=report)
+
+
+def test_a_call_knows_itself_and_its_time():
+    call = call_with(hard=100)
+    assert (call.job_id, call.attempt) == ("j", 2)
+    assert 99 < call.remaining() <= 100
+    call.check()
+
+
+def test_check_raises_past_the_soft_limit_and_past_the_deadline():
+    with pytest.raises(CallStopped, match="soft limit"):
+        call_with(soft=-1).check()
+    late = call_with(hard=-1)
+    with pytest.raises(CallStopped):
+        late.check()
+    assert late.remaining() == 0
+
+
+def test_check_raises_once_stopped():
+    call = call_with()
+    call.stop()
+    with pytest.raises(CallStopped, match="cancelled"):
+        call.check()
+
+
+def test_progress_is_reported_and_bounded():
+    seen: list[tuple[float, str]] = []
+    call = call_with(report=lambda fraction, message: seen.append((fraction, message)))
+    call.progress(0)
+    call.progress(0.5, "half")
+    call.progress(1)
+    assert seen == [(0.0, ""), (0.5, "half"), (1.0, "")]
+    for fraction in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="fraction must be 0 to 1"):
+            call.progress(fraction)
+    call_with().progress(0.5)
+
+
+def test_invoke_is_refused_when_called():
+    @function()
+    def double(input: int) -> int: ...
+
+    with pytest.raises(
+        DeclarationError, match=r"Call\.invoke\('double'\) is not yet supported in this version"
+    ):
+        call_with().invoke(double, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "shown"),
+    [
+        ("cpu", Device("cpu"), "cpu"),
+        ("cuda", Device("cuda", 0), "cuda:0"),
+        ("cuda:0", Device("cuda", 0), "cuda:0"),
+        ("cuda:12", Device("cuda", 12), "cuda:12"),
+    ],
+)
+def test_devices_are_parsed_and_shown(text, device, shown):
+    assert Device.parse(text) == device
+    assert str(device) == shown
+
+
+def test_auto_is_left_to_the_runner():
+    assert Device.parse("auto") is None
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "CUDA", "cuda:٣"])
+def test_what_is_no_device_is_refused(text):
+    with pytest.raises(ValueError, match="is not a device; write auto, cpu, cuda or cuda:0"):
+        Device.parse(text)
