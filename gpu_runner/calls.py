@@ -1,0 +1,82 @@
+"""A direct call on its way through the runner: WAITING, then running (DIRECT), then answered."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.domain import Manifest
+from headrace.link.frames import Answer, Call, Started
+
+if TYPE_CHECKING:
+    from gpu_runner.executors import ExecutorProcess
+
+
+class Caller(Protocol):
+    """Whoever sent a call and gets its answer: a gateway's session."""
+
+    def answer(self, frame: Answer | Started) -> None:
+        """Send a frame to the gateway; ignored when it is gone."""
+        ...
+
+
+class DirectCall:
+    """A call and where it stands. All instants are `time.monotonic()`.
+
+    Args:
+        frame: the call as the gateway sent it.
+        caller: who gets the answer.
+        manifest: the function's.
+        brief_wait: the longest wait for a start while executors are busy, in seconds.
+    """
+
+    __slots__ = (
+        "announced",
+        "caller",
+        "deadline_at",
+        "executor",
+        "expected_s",
+        "frame",
+        "kill_at",
+        "manifest",
+        "received_at",
+        "started_at",
+        "stopped",
+        "wait_until",
+    )
+
+    def __init__(self, frame: Call, caller: Caller, manifest: Manifest) -> None:
+        now = time.monotonic()
+        self.frame = frame
+        self.caller = caller
+        self.manifest = manifest
+        self.received_at = now
+        self.deadline_at = now + frame.remaining_ms / 1000
+        self.wait_until = now
+        self.expected_s = 0.0
+        self.started_at = 0.0
+        self.kill_at = 0.0
+        self.executor: ExecutorProcess | None = None
+        self.announced = False
+        self.stopped = False
+
+    @property
+    def job_id(self) -> str:
+        """The name of the call on every link."""
+        return self.frame.job_id
+
+    def start(self, executor: ExecutorProcess) -> float:
+        """Note the start; returns the instant of the soft limit.
+
+        The hard limit is the function's or what is left until the deadline, whichever ends first.
+        """
+        budget = self.manifest.budget
+        self.executor = executor
+        self.started_at = time.monotonic()
+        self.kill_at = min(self.started_at + budget.hard, self.deadline_at)
+        return min(self.started_at + budget.soft_limit, self.deadline_at)
+
+    @property
+    def queue_ms(self) -> float:
+        """How long the call waited here for its start."""
+        return (self.started_at - self.received_at) * 1000

@@ -1,0 +1,70 @@
+"""The executor's end of its socket pair: read by one thread, written by several."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+
+from gpu_runner.frames import FromExecutor, Stop, ToExecutor, decode_to_executor
+from headrace.link.stream import pack
+
+_PREFIX = 4
+_CHUNK = 2**16
+
+
+class Channel:
+    """Frames over a blocking socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._sending = threading.Lock()
+        self._received = bytearray()
+        self._frames: deque[ToExecutor] = deque()
+
+    def send(self, frame: FromExecutor) -> None:
+        """Send one frame; safe from any thread."""
+        data = pack(frame)
+        with self._sending:
+            self._socket.sendall(data)
+
+    def receive(self) -> ToExecutor:
+        """The next frame, waiting for it.
+
+        Raises:
+            EOFError: the supervisor is gone.
+        """
+        while not self._frames:
+            self._read()
+        return self._frames.popleft()
+
+    def stops(self) -> list[Stop]:
+        """The stops that have arrived, without waiting; other frames stay. Raises like `receive`."""
+        while self._read(socket.MSG_DONTWAIT):
+            pass
+        stops = [frame for frame in self._frames if isinstance(frame, Stop)]
+        for frame in stops:
+            self._frames.remove(frame)
+        return stops
+
+    def _read(self, flags: int = 0) -> bool:
+        """Read once; False when there was nothing and `flags` said not to wait."""
+        try:
+            chunk = self._socket.recv(_CHUNK, flags)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise EOFError from error
+        if not chunk:
+            raise EOFError
+        received = self._received
+        received += chunk
+        at = 0
+        while len(received) - at >= _PREFIX:
+            end = at + _PREFIX + int.from_bytes(received[at : at + _PREFIX], "big")
+            if end > len(received):
+                break
+            self._frames.append(decode_to_executor(bytes(received[at + _PREFIX : end])))
+            at = end
+        del received[:at]
+        return True

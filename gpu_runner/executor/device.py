@@ -1,0 +1,51 @@
+"""Which device this executor computes on. Asked in the executor itself, never before the fork."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+from headrace.errors import SetupError
+from headrace.sdk import Device
+
+
+def choose(wanted: str) -> Device:
+    """The device for a setting of `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    `auto` is the first CUDA device where torch sees one, else the CPU; without torch it is the CPU.
+
+    Raises:
+        SetupError: a CUDA device was asked for and isn't there.
+    """
+    if wanted == "cpu":
+        return Device("cpu")
+    if importlib.util.find_spec("torch") is None:
+        if wanted == "auto":
+            return Device("cpu")
+        raise SetupError(f"HEADRACE_DEVICE={wanted}, but torch isn't installed")
+    if wanted == "auto" and not _has_nvidia_driver():
+        return Device("cpu")  # spares functions that need no torch its import
+    import torch  # noqa: PLC0415 - a second of import, only where a GPU may be
+
+    index = int(wanted.partition(":")[2] or 0)
+    if torch.cuda.is_available() and index < torch.cuda.device_count():
+        return Device("cuda", index)
+    if wanted == "auto":
+        return Device("cpu")
+    raise SetupError(f"HEADRACE_DEVICE={wanted}, but torch sees {torch.cuda.device_count()} CUDA devices")
+
+
+def _has_nvidia_driver() -> bool:
+    return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")  # noqa: PTH110 - the latter is WSL's
+
+
+def limit_threads(threads: int) -> None:
+    """Let torch compute on this many threads.
+
+    Never more processes x threads than cores: two processes of two threads on two cores gave 68 texts/s
+    where two of one thread gave 426.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)

@@ -1,0 +1,127 @@
+"""One call as a pipeline: decode, inject, perform, encode; and one place for what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+import traceback
+from typing import Any
+
+from gpu_runner.executor.residency import Residency
+from gpu_runner.frames import Done, Failed, Run
+from headrace.errors import CallStopped, InvalidInput, InvalidOutput, PermanentError, TransientError
+from headrace.sdk import Call, Function
+
+log = logging.getLogger(__name__)
+
+
+class Execution:
+    """One running call.
+
+    Args:
+        run: what the supervisor asked for.
+        function: the function that it names.
+        call: what the function sees of its call.
+        residency: the loaded models.
+    """
+
+    def __init__(self, run: Run, function: Function[Any, Any], call: Call, residency: Residency) -> None:
+        self.run = run
+        self.function = function
+        self.call = call
+        self._residency = residency
+        self._began = time.perf_counter()
+
+    def perform(self) -> Done | Failed:
+        """Run a synchronous function to its end."""
+        try:
+            self.call.check()  # stopped before it began
+            value = self.function.decode(self.run.input)
+            output = self.function.fn(value, **self._injected())
+            return self._done(output)
+        except BaseException as error:
+            return self._failed(error)
+
+    async def perform_async(self) -> Done | Failed:
+        """Run an asynchronous function to its end."""
+        try:
+            self.call.check()  # stopped before it began
+            value = self.function.decode(self.run.input)
+            output = await self.function.fn(value, **self._injected())
+            return self._done(output)
+        except BaseException as error:
+            return self._failed(error)
+
+    def _injected(self) -> dict[str, Any]:
+        injected: dict[str, Any] = {
+            parameter: self._residency.get(model) for parameter, model in self.function.models.items()
+        }
+        if self.function.call_parameter is not None:
+            injected[self.function.call_parameter] = self.call
+        return injected
+
+    def _done(self, output: object) -> Done | Failed:
+        data = self.function.encode(output)
+        limit = self.function.manifest.limits.output
+        if len(data) > limit:
+            raise InvalidOutput(f"the output has {len(data)} bytes, the function's limit is {limit}")
+        return Done(self.run.job_id, data, self._elapsed())
+
+    def _failed(self, error: BaseException) -> Failed:
+        failed = self._categorised(error)
+        if failed.category in {"function-failed", "invalid-output"} and not isinstance(error, PermanentError):
+            log.warning(
+                "function %s failed in job %s (attempt %d): %s at %s",
+                self.run.function,
+                self.run.job_id,
+                self.run.attempt,
+                type(error).__qualname__,
+                _where(error),
+            )
+        return failed
+
+    def _categorised(self, error: BaseException) -> Failed:  # noqa: PLR0911 - a table
+        match error:
+            case InvalidInput():
+                errors = ((error.path, error.message),)
+                return self._failure("invalid-input", error.message, errors=errors)
+            case PermanentError():
+                return self._failure("function-failed", str(error))
+            case TransientError():
+                return self._failure("transient", "The function failed for now.", retryable=True)
+            case InvalidOutput():
+                return self._failure("invalid-output", str(error))
+            case CallStopped() | asyncio.CancelledError():
+                return self._failure("stopped", "The call was stopped.")
+            case _ if _is_out_of_memory(error):
+                return self._failure("out-of-memory", "The function ran out of memory.", retryable=True)
+            case _:
+                return self._failure("function-failed", "The function failed.")
+
+    def _failure(
+        self,
+        category: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        errors: tuple[tuple[str, str], ...] = (),
+    ) -> Failed:
+        return Failed(self.run.job_id, category, message, self._elapsed(), retryable, errors)
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
+
+
+def _where(error: BaseException) -> str:
+    """The code path of an error, without its message: that may hold somebody's prompt."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    return " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

@@ -1,0 +1,143 @@
+"""The supervisor's side of an executor: start it, talk to it, kill it, see it die."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from gpu_runner.calls import DirectCall
+from gpu_runner.executor import main, preload
+from gpu_runner.executor.main import ExecutorConfig
+from gpu_runner.frames import FromExecutor, Ready, decode_from_executor
+from headrace.link.stream import FrameStream
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, ForkServerProcess
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_S = (0.0, 0.2, 1.0, 5.0, 15.0)  # before the n-th start in a row that came to nothing
+_BACKOFF_ONCE_READY_S = 1.0  # the most for one that had loaded its models: others wait for it
+_HEALTHY_S = 60.0  # an executor that lived so long starts the row anew
+
+
+def start_fork_server(heavy_imports: Iterable[str]) -> ForkServerContext:
+    """Start the process from which executors are forked, with the heavy libraries imported.
+
+    It imports while the supervisor does other things. Nothing in it may touch a device: CUDA doesn't
+    survive a fork.
+    """
+    context = multiprocessing.get_context("forkserver")
+    os.environ[preload.VARIABLE] = ",".join(heavy_imports)
+    context.set_forkserver_preload(["gpu_runner.executor.main", "gpu_runner.executor.preload"])
+    from multiprocessing import forkserver  # noqa: PLC0415 - only to start it early
+
+    forkserver.ensure_running()
+    return context
+
+
+class ExecutorProcess:
+    """One executor, through all its lives.
+
+    Args:
+        index: which of the runner's executors it is.
+        context: the fork server's.
+        config: what the child needs.
+        on_ready: called when a life begins with its models loaded.
+        on_frame: called with every other frame.
+        on_lost: called when a life has ended, before the next begins.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        context: ForkServerContext,
+        config: ExecutorConfig,
+        on_ready: Callable[[ExecutorProcess, Ready], None],
+        on_frame: Callable[[ExecutorProcess, FromExecutor], None],
+        on_lost: Callable[[ExecutorProcess], None],
+    ) -> None:
+        self.index = index
+        self.calls: dict[str, DirectCall] = {}
+        self.busy: Counter[str] = Counter()
+        self.is_ready = False
+        self.killed_for: DirectCall | None = None
+        self.restarts = -1
+        self._context = context
+        self._config = msgspec.json.encode(config)
+        self._on_ready = on_ready
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._process: ForkServerProcess | None = None
+        self._stream: FrameStream[FromExecutor] | None = None
+
+    async def keep_running(self) -> None:
+        """Live, die and live again until cancelled."""
+        failures = 0
+        was_ready = False
+        try:
+            while True:
+                pause = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
+                if was_ready:
+                    pause = min(pause, _BACKOFF_ONCE_READY_S)
+                await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load
+                began = time.monotonic()
+                was_ready = await self._live()
+                lived = time.monotonic() - began
+                failures = 0 if was_ready and (lived > _HEALTHY_S or self.killed_for) else failures + 1
+        finally:
+            self.kill()
+
+    async def _live(self) -> bool:
+        """One life; returns whether it ever was ready."""
+        self.restarts += 1
+        self.killed_for = None
+        lost = asyncio.Event()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = self._process = self._context.Process(
+                target=main.run, args=(theirs, self._config), name=f"executor {self.index}"
+            )
+            # Waits for the fork server, which may still be importing.
+            await asyncio.to_thread(process.start)
+        self._stream = FrameStream(decode_from_executor, self._receive, lambda _: lost.set())
+        await asyncio.get_running_loop().create_unix_connection(lambda: cast(Any, self._stream), sock=ours)
+        await lost.wait()
+        was_ready, self.is_ready = self.is_ready, False
+        # The slot is free only when the process is gone, not when its socket is.
+        process.kill()
+        await asyncio.to_thread(process.join)
+        log.warning("executor %d ended with exit code %s", self.index, process.exitcode)
+        process.close()
+        self._process = None
+        self._on_lost(self)
+        return was_ready
+
+    def _receive(self, frame: FromExecutor) -> None:
+        if isinstance(frame, Ready):
+            self.is_ready = True
+            self._on_ready(self, frame)
+        else:
+            self._on_frame(self, frame)
+
+    def send(self, frame: object) -> None:
+        """Send a frame to the child; one that has died ignores it."""
+        if self._stream is not None:
+            self._stream.send(frame)
+
+    def kill(self, culprit: DirectCall | None = None) -> None:
+        """SIGKILL the child; `culprit` is the call for which it dies."""
+        self.killed_for = self.killed_for or culprit
+        self.is_ready = False
+        if self._process is not None and self._process.pid is not None:
+            self._process.kill()

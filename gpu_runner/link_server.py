@@ -1,0 +1,109 @@
+"""Where gateways dial this runner: each connection proves itself and becomes a session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from gpu_runner.supervisor import Supervisor
+from headrace.errors import LinkError
+from headrace.link.address import Address
+from headrace.link.frames import Answer, Call, Frame, Ping, Pong, Started, Stop
+from headrace.link.handshake import RunnerHandshake
+from headrace.link.liveness import Liveness
+from headrace.link.stream import FrameStream
+
+log = logging.getLogger(__name__)
+
+
+class LinkServer:
+    """Listens for gateways.
+
+    Args:
+        supervisor: who takes the calls.
+        runner_id: this runner's id.
+        secret: the link secret.
+    """
+
+    def __init__(self, supervisor: Supervisor, runner_id: str, secret: bytes) -> None:
+        self._supervisor = supervisor
+        self._runner_id = runner_id
+        self._secret = secret
+        self._sessions: set[Session] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Start listening; returns the address with its actual port.
+
+        Raises:
+            OSError: the address can't be used.
+        """
+        self._server, actual = await address.listen(self._handshake)
+        return actual
+
+    def _handshake(self) -> FrameStream[Frame]:
+        return RunnerHandshake(
+            self._secret, self._runner_id, self._supervisor.services, self._open, self._refused
+        ).stream
+
+    def _open(self, stream: FrameStream[Frame]) -> None:
+        session = Session(stream, self._supervisor, self._sessions.discard)
+        self._sessions.add(session)
+
+    def _refused(self, error: Exception) -> None:
+        log.warning("a connection to the link was refused: %s", error)
+
+    def hang_up(self) -> None:
+        """End all sessions: gateways dial again and learn what is served now."""
+        for session in list(self._sessions):
+            session.close()
+
+    def close(self) -> None:
+        """Stop listening and end all sessions."""
+        if self._server is not None:
+            self._server.close()
+        self.hang_up()
+
+
+class Session:
+    """One gateway's connection; the `Caller` of the calls that came over it."""
+
+    def __init__(
+        self, stream: FrameStream[Frame], supervisor: Supervisor, on_end: Callable[[Session], None]
+    ) -> None:
+        self._stream = stream
+        self._supervisor = supervisor
+        self._on_end = on_end
+        self._liveness = Liveness(stream)
+        stream.on_frame = self._receive
+        stream.on_lost = self._lost
+
+    def answer(self, frame: Answer | Started) -> None:
+        """Send a frame to the gateway."""
+        self._stream.send(frame)
+
+    def close(self) -> None:
+        """Send what is queued, then end."""
+        self._stream.close()
+
+    def _receive(self, frame: Frame) -> None:
+        self._liveness.heard()
+        match frame:
+            case Call():
+                self._supervisor.take(frame, self)
+            case Stop():
+                self._supervisor.stop(frame.job_id)
+            case Ping():
+                self._stream.send(Pong(self._supervisor.loads()))
+            case Pong():
+                pass
+            case _:
+                raise LinkError(f"a gateway doesn't send {type(frame).__name__} in this version")
+
+    def _lost(self, error: Exception | None) -> None:
+        self._liveness.end()
+        self._on_end(self)
+        self._supervisor.caller_lost(self)
+        if error is not None:
+            log.warning("a gateway's link was lost: %s", error)

@@ -1,0 +1,104 @@
+"""What a runner counts, served for Prometheus by a thread of its own: no web framework is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from gpu_runner.supervisor import Supervisor
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class RunnerMetrics:
+    """Counters of one runner, with the children bound in advance (1 us a count, 3 us otherwise).
+
+    Args:
+        functions: names of what the runner serves.
+    """
+
+    def __init__(self, functions: Iterable[str]) -> None:
+        self.registry = CollectorRegistry()
+        self._ended = Counter(
+            "headrace_runner_executions",
+            "Executions that ended, by outcome",
+            ["function", "outcome"],
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "headrace_runner_refusals",
+            "Calls refused, by reason",
+            ["function", "reason"],
+            registry=self.registry,
+        )
+        execution = Histogram(
+            "headrace_runner_execution_seconds",
+            "Execution time of a call in its executor",
+            ["function"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        wait = Histogram(
+            "headrace_runner_wait_seconds",
+            "Time from a call's arrival at the runner to its start",
+            ["function"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._restarts = Counter(
+            "headrace_runner_executor_losses", "Executor processes that ended", registry=self.registry
+        )
+        self._execution = {name: execution.labels(name) for name in functions}
+        self._wait = {name: wait.labels(name) for name in functions}
+        self._succeeded = {name: self._ended.labels(name, "succeeded") for name in functions}
+
+    def watch(self, supervisor: Supervisor) -> None:
+        """Serve the supervisor's present state as gauges."""
+        self.registry.register(_State(supervisor))
+
+    def started(self, function: str, waited_s: float) -> None:
+        """A call has started."""
+        self._wait[function].observe(waited_s)
+
+    def ended(self, function: str, outcome: str, seconds: float) -> None:
+        """A call's execution has ended."""
+        self._execution[function].observe(seconds)
+        if outcome == "succeeded":
+            self._succeeded[function].inc()
+        else:
+            self._ended.labels(function, outcome).inc()
+
+    def refused(self, function: str, reason: str) -> None:
+        """A call was refused before its start."""
+        self._refused.labels(function, reason).inc()
+
+    def restarted(self) -> None:
+        """An executor's process has ended."""
+        self._restarts.inc()
+
+
+class _State(Collector):
+    """Reads slots and executors when Prometheus asks."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterable[Metric]:
+        executors = self._supervisor.executors
+        running = GaugeMetricFamily("headrace_runner_running_calls", "Calls that run", labels=["slots"])
+        waiting = GaugeMetricFamily(
+            "headrace_runner_waiting_calls", "Calls that wait for a slot", labels=["slots"]
+        )
+        total = GaugeMetricFamily("headrace_runner_slots", "Slots, busy or free", labels=["slots"])
+        for slots in self._supervisor.groups():
+            running.add_metric([slots.name], slots.running)
+            waiting.add_metric([slots.name], len(slots.waiting))
+            total.add_metric([slots.name], slots.per_executor * len(executors))
+        ready = GaugeMetricFamily("headrace_runner_executors_ready", "Executors with their models loaded")
+        ready.add_metric([], sum(executor.is_ready for executor in executors))
+        return [running, waiting, total, ready]

@@ -1,0 +1,81 @@
+"""Keeps the runner registered in Postgres while it lives, through every outage of Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace import registry
+from headrace.database import Database
+from headrace.domain import Manifest, RunnerInfo
+from headrace.errors import DatabaseError
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+
+
+class Registration:
+    """Registers the runner and sends its heartbeat.
+
+    Args:
+        database: an open one.
+        info: the runner as gateways shall know it.
+        manifests: of its functions.
+        metrics_address: where it serves `/metrics`.
+        capacity: asked at each heartbeat.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        info: RunnerInfo,
+        manifests: Sequence[Manifest],
+        metrics_address: str,
+        capacity: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._database = database
+        self._info = info
+        self._manifests = manifests
+        self._metrics_address = metrics_address
+        self._capacity = capacity
+        self._ended = False
+
+    async def keep(self) -> None:
+        """Register, then send heartbeats until cancelled."""
+        registered = False
+        told = False
+        while True:
+            try:
+                registered = await self._beat(registered)
+                if told:
+                    told = False
+                    log.info("Postgres is back")
+            except DatabaseError as error:
+                if not told:
+                    told = True
+                    log.warning("heartbeat failed, trying on each second: %s", error)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _beat(self, registered: bool) -> bool:
+        runner_id = self._info.runner_id
+        if self._ended:
+            return False
+        if registered and await registry.heartbeat(self._database, runner_id, self._capacity()):
+            return True
+        # At the start, and when the row was pruned during a long outage.
+        await registry.register(
+            self._database, self._info, self._manifests, metrics_address=self._metrics_address
+        )
+        log.info("registered as runner %s at %s", runner_id, self._info.address)
+        return True
+
+    async def end(self) -> None:
+        """Tell gateways that this runner leaves; they notice by themselves when Postgres is away."""
+        self._ended = True
+        try:
+            await registry.unregister(self._database, self._info.runner_id)
+        except DatabaseError as error:
+            log.warning("could not unregister: %s", error)

@@ -1,0 +1,212 @@
+"""What gateway and runner say to each other: version 1 of the direct link.
+
+Every frame is a msgpack array whose first element is its tag. Later versions may append fields: a reader
+ignores what it doesn't know and takes defaults for what is missing. An unknown tag closes the link.
+Times are remaining or elapsed milliseconds, never instants: the clocks of two machines differ.
+
+The frames of a stream (`Item`, `Progress`, `Credit`), of idempotency (`Duplicate`) and of the handover
+(`Handover`, `Handed`, `Fenced`) belong to version 1, so that their places are fixed; no peer of this
+release sends them, and one that receives them closes the link.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+VERSION = 1
+
+
+class _Frame(msgspec.Struct, array_like=True):
+    """Base of all frames."""
+
+
+class Service(msgspec.Struct, array_like=True):
+    """One function that a runner serves: its interface, and how many of its calls may run at once.
+
+    `degraded` says why it can't run at present; empty when it can.
+    """
+
+    function: str
+    interface: str
+    slots: int
+    degraded: str = ""
+
+
+class Hello(_Frame, tag="HELLO"):
+    """Both: version, a fresh nonce, and (once the other's nonce is known) the proof of the link secret."""
+
+    version: int
+    nonce: bytes
+    proof: bytes = b""
+    runner_id: str = ""
+    services: tuple[Service, ...] = ()
+
+
+class Ping(_Frame, tag="PING"):
+    """Both, each second: are you there?"""
+
+
+class Pong(_Frame, tag="PONG"):
+    """Both: yes. From a runner with the load (running and waiting calls) of each function's slots."""
+
+    loads: dict[str, int] = {}
+
+
+class Call(_Frame, tag="CALL"):
+    """Gateway: execute this. `job_id` is minted by the gateway and names the call on every link.
+
+    `attempt` is the number of this start, `remaining_ms` what is left until the deadline, `wait_ms` how
+    long the call may wait for its start here.
+    """
+
+    job_id: str
+    function: str
+    interface: str
+    input: bytes
+    owner: str
+    attempt: int
+    remaining_ms: int
+    wait_ms: int
+    request_id: str = ""
+    traceparent: str = ""
+    digest: bytes = b""
+    key: str = ""
+
+
+class Refused(_Frame, tag="REFUSED"):
+    """Runner, before the start only: `full`, `draining`, `cold`, `degraded` or `unknown-interface`.
+
+    `load` as in `Pong`; `retry_after_s` is when there should be room.
+    """
+
+    job_id: str
+    reason: str
+    load: int = 0
+    retry_after_s: float = 1.0
+    detail: str = ""
+
+
+class Started(_Frame, tag="STARTED"):
+    """Runner: the function runs. Said only of calls that aren't answered at once; an answer implies it."""
+
+    job_id: str
+    attempt: int
+
+
+class Item(_Frame, tag="ITEM"):
+    """Runner: one item of a stream."""
+
+    job_id: str
+    sequence: int
+    item: bytes
+
+
+class Progress(_Frame, tag="PROGRESS"):
+    """Runner: how far the call is."""
+
+    job_id: str
+    fraction: float
+    message: str = ""
+
+
+class Credit(_Frame, tag="CREDIT"):
+    """Gateway: how many more items of a stream may be sent."""
+
+    job_id: str
+    items: int
+
+
+class Result(_Frame, tag="RESULT"):
+    """Runner: the function's output, as JSON."""
+
+    job_id: str
+    output: bytes
+    attempt: int
+    queue_ms: float
+    exec_ms: float
+    load: int = 0
+
+
+class Error(_Frame, tag="ERROR"):
+    """Runner: the call failed. `category` is a problem code; `message` is fit for the public.
+
+    `retryable` says that another start may succeed. `errors` are (JSON Pointer, message) pairs.
+    """
+
+    job_id: str
+    category: str
+    message: str
+    attempt: int
+    queue_ms: float
+    exec_ms: float
+    retryable: bool = False
+    errors: tuple[tuple[str, str], ...] = ()
+    load: int = 0
+
+
+class Lost(_Frame, tag="LOST"):
+    """Runner: the executor died under the call and nothing is recorded. `charged`: the start counts."""
+
+    job_id: str
+    attempt: int
+    charged: bool
+    load: int = 0
+
+
+class Duplicate(_Frame, tag="DUPLICATE"):
+    """Runner: the idempotency key belongs to another call; join that one."""
+
+    job_id: str
+    original_id: str
+
+
+class Handover(_Frame, tag="HANDOVER"):
+    """Gateway: the hold is ending; record the call as a job."""
+
+    job_id: str
+
+
+class Handed(_Frame, tag="HANDED"):
+    """Runner: recorded in the ledger; or `withdrawn`, as it hadn't started."""
+
+    job_id: str
+    withdrawn: bool = False
+
+
+class Fenced(_Frame, tag="FENCED"):
+    """Runner: the job exists under another token; the work here is stopped."""
+
+    job_id: str
+
+
+class Stop(_Frame, tag="STOP"):
+    """Gateway: nobody waits for this call any more."""
+
+    job_id: str
+
+
+Frame = (
+    Hello
+    | Ping
+    | Pong
+    | Call
+    | Refused
+    | Started
+    | Item
+    | Progress
+    | Credit
+    | Result
+    | Error
+    | Lost
+    | Duplicate
+    | Handover
+    | Handed
+    | Fenced
+    | Stop
+)
+
+Answer = Result | Error | Refused | Lost
+"""What ends a call on its link."""
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Frame).decode

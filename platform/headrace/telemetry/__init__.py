@@ -1,0 +1,1 @@
+"""Logs and metrics: what the processes say about themselves."""
