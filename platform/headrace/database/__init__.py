@@ -1,0 +1,15 @@
+"""Between Python and Postgres: named queries, a pool of connections, and the one LISTEN connection.
+
+SQL lives in `sql/`; here it is only named. Trouble with a connection surfaces as `DatabaseUnavailable`,
+anything else that Postgres refuses as `DatabaseError` with the psycopg error as its cause.
+"""
+
+from __future__ import annotations
+
+from psycopg.types.json import Jsonb
+
+from headrace.database.listener import Listener
+from headrace.database.pool import Database, Row
+from headrace.database.queries import queries
+
+__all__ = ["Database", "Jsonb", "Listener", "Row", "queries"]

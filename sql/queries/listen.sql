@@ -1,0 +1,9 @@
+-- name: listen
+-- Braces: a channel is an identifier, which can't be a parameter.
+LISTEN {channel};
+
+-- name: prove
+SELECT pg_backend_pid() AS pid;
+
+-- name: begin
+BEGIN;
