@@ -1,0 +1,75 @@
+"""Who calls: API keys, looked up in Postgres once and remembered until a key changes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from typing import TypeVar
+
+from headrace.database import Database
+from headrace.gateway.problems import Problem
+from headrace.keys import KeyRow, find_owner
+
+V = TypeVar("V")
+
+_MOST_KNOWN = 10_000
+_MOST_UNKNOWN = 1_000
+_UNKNOWN_FOR_S = 5.0
+_LONGEST_HEADER = 256
+
+
+class Authenticator:
+    """Turns an `Authorization` header into the key's owner.
+
+    Known keys are served from memory, so calls go on while Postgres is away; `forget` runs whenever a key
+    is made or revoked, and after each reconnect.
+
+    Args:
+        database: where keys are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: OrderedDict[bytes, KeyRow] = OrderedDict()
+        self._unknown: OrderedDict[bytes, float] = OrderedDict()
+
+    def forget(self) -> None:
+        """Look every key up again."""
+        self._known.clear()
+        self._unknown.clear()
+
+    def remembered(self, header: bytes | None) -> KeyRow | None:
+        """The key's owner if it was looked up before; None says nothing."""
+        return None if header is None else self._known.get(hashlib.sha256(header).digest())
+
+    async def owner(self, header: bytes | None) -> KeyRow:
+        """The owner of the key in an `Authorization` header.
+
+        Raises:
+            Problem: `missing-key` or `invalid-key`.
+            DatabaseUnavailable: the key isn't remembered and Postgres doesn't answer.
+        """
+        if header is None or not header.strip():
+            raise Problem("missing-key")
+        digest = hashlib.sha256(header).digest()
+        if (known := self._known.get(digest)) is not None:
+            return known
+        scheme, _, key = header.strip().partition(b" ")
+        if scheme.lower() != b"bearer" or not key.strip():
+            raise Problem("missing-key", "The `Authorization` header must be `Bearer KEY`.")
+        if len(header) > _LONGEST_HEADER or self._unknown.get(digest, 0.0) > time.monotonic():
+            raise Problem("invalid-key")
+        row = await find_owner(self._database, hashlib.sha256(key.strip()).digest())
+        if row is None:
+            # Keys are random, so guessing is hopeless; this only spares Postgres a client's wrong key.
+            _remember(self._unknown, digest, time.monotonic() + _UNKNOWN_FOR_S, _MOST_UNKNOWN)
+            raise Problem("invalid-key")
+        _remember(self._known, digest, row, _MOST_KNOWN)
+        return row
+
+
+def _remember(cache: OrderedDict[bytes, V], digest: bytes, value: V, most: int) -> None:
+    cache[digest] = value
+    if len(cache) > most:
+        cache.popitem(last=False)

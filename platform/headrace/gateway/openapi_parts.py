@@ -1,0 +1,165 @@
+"""The parts of the OpenAPI document that don't depend on which functions there are."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.gateway.problem_kinds import KINDS
+
+Json = dict[str, Any]
+
+FUNCTION_NAME: Final = {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$"}
+
+HEADERS: Final[Json] = {
+    "X-Request-Id": {
+        "description": "The id under which the request is in the logs.",
+        "required": True,
+        "schema": {"type": "string"},
+    },
+    "Retry-After": {
+        "description": "Seconds after which trying again is worthwhile.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "WWW-Authenticate": {
+        "description": "The challenge of RFC 6750.",
+        "required": True,
+        "schema": {"type": "string"},
+    },
+    "Server-Timing": {
+        "description": "Milliseconds in the queue and in the function, as `queue;dur=, exec;dur=`.",
+        "schema": {"type": "string"},
+    },
+    "Preference-Applied": {
+        "description": "The part of `Prefer` that was honoured.",
+        "schema": {"type": "string"},
+    },
+}
+
+PARAMETERS: Final[Json] = {
+    "Prefer": {
+        "name": "Prefer",
+        "in": "header",
+        "description": "RFC 7240. `wait=N` holds the connection for at most N seconds. "
+        "Preferences that aren't known are ignored.",
+        "schema": {
+            "type": "string",
+            "pattern": "^(respond-async|wait=[0-9]{1,9})(, (respond-async|wait=[0-9]{1,9}))?$",
+        },
+        "example": "wait=10",
+    },
+    "Headrace-Deadline": {
+        "name": "Headrace-Deadline",
+        "in": "header",
+        "description": "Seconds after which the result is worthless; the function's budget bounds them.",
+        "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 999_999_999},
+        "example": 30,
+    },
+    "X-Request-Id": {
+        "name": "X-Request-Id",
+        "in": "header",
+        "description": "Your id for this request: 1 to 128 visible ASCII characters; others are replaced.",
+        "schema": {"type": "string"},
+        "example": "order-4711",
+    },
+}
+
+_STATE: Final[Json] = {
+    "type": "object",
+    "description": "What this gateway sees: runners and their slots, calls running or waiting there.",
+    "required": ["runners", "slots", "load", "degraded"],
+    "properties": {
+        "runners": {"type": "integer"},
+        "slots": {"type": "integer"},
+        "load": {"type": "integer"},
+        "degraded": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Why runners could not load it.",
+        },
+    },
+}
+
+_LISTED: Final[Json] = {
+    "name": FUNCTION_NAME,
+    "description": {"type": "string"},
+    "budget": {"type": "object", "description": "Seconds: sync, queue, soft, hard, margin."},
+    "limits": {"type": "object", "description": "Bytes of JSON: input, output."},
+    "state": _STATE,
+}
+
+SCHEMAS: Final[Json] = {
+    "Problem": {
+        "type": "object",
+        "description": "What went wrong, as RFC 9457 has it.",
+        "required": ["type", "title", "status", "detail", "code", "request_id"],
+        "properties": {
+            "type": {
+                "type": "string",
+                "format": "uri-reference",
+                "description": "The page of this kind of problem.",
+            },
+            "title": {"type": "string", "description": "What it is; the same for every occurrence."},
+            "status": {"type": "integer", "minimum": 400, "maximum": 599},
+            "detail": {"type": "string", "description": "What is wrong with this request in particular."},
+            "code": {"type": "string", "enum": list(KINDS), "description": "What programs should look at."},
+            "request_id": {"type": "string"},
+            "errors": {
+                "type": "array",
+                "description": "The faults of an invalid input.",
+                "items": {
+                    "type": "object",
+                    "required": ["path", "message"],
+                    "properties": {
+                        "path": {
+                            "type": "string",
+                            "description": "Where in the input: a JSON Pointer (RFC 6901).",
+                        },
+                        "message": {"type": "string"},
+                    },
+                },
+            },
+        },
+    },
+    "Function": {
+        "type": "object",
+        "description": "A function's manifest, and how it stands on this gateway.",
+        "required": ["interface", "revision", "input_schema", "output_schema", "examples", *_LISTED],
+        "properties": {
+            **_LISTED,
+            "interface": {"type": "string", "description": "Changes when what is taken or returned changes."},
+            "revision": {"type": "string", "description": "Changes when anything else of it changes."},
+            "input_schema": {"type": "object", "description": "JSON Schema, draft 2020-12."},
+            "output_schema": {"type": "object", "description": "JSON Schema, draft 2020-12."},
+            "attempts": {"type": "integer", "description": "How often it may be started for one call."},
+            "concurrency": {"type": "integer", "description": "Calls that one process runs at once."},
+            "pool": {"type": "string", "description": "The group of runners that serves it."},
+            "examples": {"type": "array", "description": "Inputs."},
+        },
+    },
+    "FunctionList": {
+        "type": "object",
+        "required": ["items", "next"],
+        "properties": {
+            "items": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": [*_LISTED, "url"],
+                    "properties": {**_LISTED, "url": {"type": "string", "format": "uri-reference"}},
+                },
+            },
+            "next": {"type": ["string", "null"], "description": "Where the list goes on; null at its end."},
+        },
+    },
+    "Health": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
+    "Readiness": {
+        "type": "object",
+        "required": ["ready", "missing", "functions"],
+        "properties": {
+            "ready": {"type": "boolean"},
+            "missing": {"type": "array", "items": {"type": "string"}, "description": "Why it isn't ready."},
+            "functions": {"type": "object", "additionalProperties": _STATE},
+        },
+    },
+}

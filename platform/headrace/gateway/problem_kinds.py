@@ -1,0 +1,211 @@
+"""The table of problem codes: what each means, its status, and what the caller can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of problem.
+
+    Args:
+        status: the HTTP status that it is answered with.
+        title: what it is, in a few words; the same for every occurrence.
+        meaning: what happened, for a human.
+        remedy: what the caller can do about it.
+        retry_after: seconds that `Retry-After` says unless the occurrence knows better; None sends none.
+        headers: headers that every occurrence carries unless it brings its own.
+    """
+
+    status: int
+    title: str
+    meaning: str
+    remedy: str
+    retry_after: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "malformed-json": Kind(
+        400,
+        "The body is not valid JSON",
+        "The body could not be read as JSON. Reading is strict: UTF-8 without a byte order mark, "
+        "no duplicate keys, no NaN or Infinity, no number out of range, no lone surrogates, "
+        "at most 100 levels deep.",
+        "Send the body as RFC 8259 JSON; the detail says where reading stopped.",
+    ),
+    "malformed-header": Kind(
+        400,
+        "A header is malformed",
+        "A request header could not be understood.",
+        "Correct the header that the detail names, or leave it out.",
+    ),
+    "bad-request": Kind(
+        400,
+        "The request could not be understood",
+        "Something in the request line or its parameters is not as documented.",
+        "Compare the request with the API reference.",
+    ),
+    "missing-key": Kind(
+        401,
+        "An API key is needed",
+        "The request carries no API key.",
+        "Send the header `Authorization: Bearer KEY`; an operator makes keys with `headrace keys create`.",
+        headers=(("WWW-Authenticate", 'Bearer realm="headrace"'),),
+    ),
+    "invalid-key": Kind(
+        401,
+        "The API key is not valid",
+        "The API key is unknown or has been revoked.",
+        "Check that the key is complete, or ask an operator for a new one.",
+        headers=(("WWW-Authenticate", 'Bearer realm="headrace", error="invalid_token"'),),
+    ),
+    "forbidden": Kind(
+        403,
+        "The key does not allow this",
+        "The API key is valid but lacks the scope that this request needs.",
+        "Use a key with the scope that the detail names.",
+        headers=(("WWW-Authenticate", 'Bearer realm="headrace", error="insufficient_scope"'),),
+    ),
+    "unknown-function": Kind(
+        404,
+        "No such function",
+        "No function of this name has been registered.",
+        "`GET /fn` lists the functions; a function appears when a runner that serves it starts.",
+    ),
+    "not-found": Kind(
+        404,
+        "Nothing is here",
+        "The path leads nowhere, or to something that belongs to somebody else.",
+        "Compare the path with the API reference at `/docs`.",
+    ),
+    "method-not-allowed": Kind(
+        405,
+        "The method is not allowed here",
+        "The resource exists but does not support this method.",
+        "Use one of the methods in the `Allow` header.",
+    ),
+    "not-acceptable": Kind(
+        406,
+        "No acceptable form of the answer",
+        "The `Accept` header rules out every form in which this resource can answer.",
+        "Accept `application/json`; only functions that stream answer `text/event-stream`.",
+    ),
+    "function-retired": Kind(
+        410,
+        "The function has been retired",
+        "The function existed and was retired by an operator; it will not come back by itself.",
+        "Stop calling it; `GET /fn` lists what there is.",
+    ),
+    "payload-too-large": Kind(
+        413,
+        "The body is too large",
+        "The body is over the function's input limit. It was not read to its end.",
+        "Send less in one call; `GET /fn/{name}` gives the limit in bytes.",
+    ),
+    "unsupported-media-type": Kind(
+        415,
+        "The content type is not supported",
+        "The body was not declared as JSON in UTF-8, or it is compressed.",
+        "Send `Content-Type: application/json`, uncompressed.",
+        headers=(("Accept", "application/json"),),
+    ),
+    "invalid-input": Kind(
+        422,
+        "The input is not valid",
+        "The body is JSON, but no input of this function. `errors` lists each fault with its JSON Pointer.",
+        "Correct the input; the function's schema is in `GET /fn/{name}` and in the API reference.",
+    ),
+    "function-failed": Kind(
+        500,
+        "The function failed",
+        "The function raised an error. It is not tried again, because it would most likely fail again.",
+        "Read the detail; if it says nothing useful, give the request id to the function's developer.",
+    ),
+    "invalid-output": Kind(
+        500,
+        "The function's output is not valid",
+        "The function returned something that its output type refuses, or that is over its output limit.",
+        "Nothing on the caller's side; give the request id to the function's developer.",
+    ),
+    "attempts-exhausted": Kind(
+        500,
+        "Every attempt failed",
+        "The function failed for a passing reason as often as its declaration allows.",
+        "Try again later; if it persists, give the request id to an operator.",
+    ),
+    "internal-error": Kind(
+        500,
+        "Something went wrong here",
+        "The platform itself failed; the cause is in its log, under the request id.",
+        "Give the request id to an operator.",
+    ),
+    "idempotency-not-supported": Kind(
+        501,
+        "Idempotency keys are not supported yet",
+        "The request carries an `Idempotency-Key`, which this version cannot honour.",
+        "Leave the header out; the call is refused rather than run without the promise.",
+    ),
+    "worker-lost": Kind(
+        502,
+        "The process that ran the call was lost",
+        "The process that executed the call ended unexpectedly, and the function may not be started again.",
+        "The call may have had effects; call again if repeating it is harmless.",
+    ),
+    "no-runner": Kind(
+        503,
+        "No runner serves this function now",
+        "The function is registered, but no connected runner serves it.",
+        "Try again after `Retry-After` seconds; an operator can start a runner.",
+        retry_after=5,
+    ),
+    "function-degraded": Kind(
+        503,
+        "The function cannot be loaded",
+        "A runner serves the function but could not load what it needs, such as its model.",
+        "Try again after `Retry-After` seconds; the runner's log has the cause.",
+        retry_after=30,
+    ),
+    "busy": Kind(
+        503,
+        "No room for the call now",
+        "Every slot is taken, and the call could not start within the wait that is allowed.",
+        "Try again after `Retry-After` seconds.",
+        retry_after=1,
+    ),
+    "database-unavailable": Kind(
+        503,
+        "The database cannot be reached",
+        "The request needs Postgres, which does not answer at the moment.",
+        "Try again after `Retry-After` seconds; nothing needs a restart.",
+        retry_after=5,
+    ),
+    "hold-exceeded": Kind(
+        504,
+        "The answer did not come while the connection could be held",
+        "The call was still running when the time for which a connection may be held ended, and was stopped.",
+        "Send less in one call, or allow more with `Prefer: wait=N` where the function's budget permits it.",
+    ),
+    "soft-limit-exceeded": Kind(
+        504,
+        "The call passed its soft limit",
+        "The function ran longer than its soft limit and ended itself.",
+        "Send less in one call, or ask the function's developer for a larger budget.",
+    ),
+    "hard-limit-exceeded": Kind(
+        504,
+        "The call passed its hard limit",
+        "The function ran longer than its hard limit, and the process that ran it was stopped.",
+        "Send less in one call, or ask the function's developer for a larger budget.",
+    ),
+    "deadline-exceeded": Kind(
+        504,
+        "The deadline passed",
+        "The call was not finished at its deadline, after which its result would be worthless.",
+        "Allow more time in `Headrace-Deadline`, or send less in one call.",
+    ),
+}
+"""Every problem code. Codes are part of the API: they may be added, never renamed."""

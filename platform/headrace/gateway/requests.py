@@ -1,0 +1,72 @@
+"""Around every route but the hot path: a request id, an access line, and HEAD for every GET."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from headrace.gateway import preferences
+
+if TYPE_CHECKING:
+    from litestar import Request
+    from litestar.types import ASGIApp, Receive, Scope, Send
+
+access: Any = structlog.get_logger("access")
+
+_REQUEST_ID = "headrace.request_id"
+_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked each second, and worth no line
+
+
+def request_id_of(request: Request[Any, Any, Any]) -> str:
+    """The id that `Requests` gave to a request."""
+    return cast("Any", request.scope).get(_REQUEST_ID, "")
+
+
+class Requests:
+    """Wraps the application; calls of functions pass through, since they do all this themselves.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Called by the server; not a coroutine itself, to cost calls next to nothing."""
+        if scope["type"] != "http" or (scope["method"] == "POST" and scope["path"].startswith("/fn/")):
+            return self._app(scope, receive, send)
+        return self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Any, receive: Receive, send: Any) -> None:
+        began = time.perf_counter()
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+        request_id = preferences.request_id(given)
+        method, path = scope["method"], scope["path"]
+        status = 0
+
+        async def pass_on(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
+                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+            elif method == "HEAD":
+                message = {**message, "body": b""}
+            await send(message)
+
+        # RFC 9110, section 9.3.2: HEAD is GET without the content.
+        inner = {**scope, _REQUEST_ID: request_id, "method": "GET" if method == "HEAD" else method}
+        await self._app(cast("Any", inner), receive, pass_on)
+        if path not in _QUIET:
+            access.info(
+                "request",
+                request_id=request_id,
+                method=method,
+                path=path,
+                status=status,
+                total_ms=round((time.perf_counter() - began) * 1000, 3),
+            )

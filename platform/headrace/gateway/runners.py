@@ -1,0 +1,243 @@
+"""The gateway's links to runners: dialled when a runner registers, dialled again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Iterable
+
+from headrace.domain import RunnerInfo
+from headrace.errors import LinkError, SettingsError
+from headrace.gateway.pending import PendingCall
+from headrace.link.address import Address
+from headrace.link.frames import (
+    Answer,
+    Call,
+    Error,
+    Frame,
+    Hello,
+    Lost,
+    Ping,
+    Pong,
+    Refused,
+    Result,
+    Started,
+    Stop,
+)
+from headrace.link.handshake import GatewayHandshake
+from headrace.link.liveness import Liveness
+from headrace.link.stream import FrameStream
+
+log = logging.getLogger(__name__)
+
+_ANSWERS = (Result, Error, Refused, Lost)
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+
+class Serving:
+    """One function on one runner: what admission weighs.
+
+    `load` is what the runner last reported, corrected by what this gateway has sent and got back since.
+    """
+
+    __slots__ = ("degraded", "interface", "link", "load", "slots")
+
+    def __init__(self, link: RunnerLink, interface: str, slots: int, degraded: str) -> None:
+        self.link = link
+        self.interface = interface
+        self.slots = max(1, slots)
+        self.degraded = degraded
+        self.load = 0
+
+
+class RunnerLink:
+    """The connection to one runner.
+
+    Args:
+        info: the runner as it registered itself.
+        secret: the link secret.
+        links: whom to tell when the link comes and goes.
+    """
+
+    def __init__(self, info: RunnerInfo, secret: bytes, links: RunnerLinks) -> None:
+        self.info = info
+        self.services: dict[str, Serving] = {}
+        self._secret = secret
+        self._links = links
+        self._pending: dict[str, PendingCall] = {}
+        self._stream: FrameStream[Frame] | None = None
+        self._liveness: Liveness | None = None
+        self._lost = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._keep())
+
+    @property
+    def is_up(self) -> bool:
+        """Whether calls can be sent."""
+        return self._stream is not None and not self._stream.congested
+
+    # ------------------------------------------------------------------ calls
+
+    def call(self, frame: Call) -> PendingCall:
+        """Send a call; its answer arrives in the returned object."""
+        assert self._stream is not None
+        pending = self._pending[frame.job_id] = PendingCall(frame, self._loop)
+        self.services[frame.function].load += 1
+        self._stream.send(frame)
+        return pending
+
+    def stop(self, job_id: str) -> None:
+        """Nobody waits for the call any more."""
+        pending = self._pending.pop(job_id, None)
+        if pending is not None and self._stream is not None:
+            self._settle_load(pending)
+            self._stream.send(Stop(job_id))
+
+    def _answered(self, frame: Answer) -> None:
+        pending = self._pending.pop(frame.job_id, None)
+        if pending is None:
+            return  # it was stopped
+        self._settle_load(pending, frame.load)
+        pending.deliver(frame)
+
+    def _settle_load(self, pending: PendingCall, reported: int | None = None) -> None:
+        serving = self.services.get(pending.frame.function)
+        if serving is not None:
+            serving.load = max(0, serving.load - 1) if reported is None else reported
+
+    def _receive(self, frame: Frame) -> None:
+        if self._liveness is not None:
+            self._liveness.heard()
+        if isinstance(frame, _ANSWERS):
+            self._answered(frame)
+            return
+        match frame:
+            case Started():
+                if pending := self._pending.get(frame.job_id):
+                    pending.started = True
+            case Ping():
+                if self._stream is not None:
+                    self._stream.send(Pong())
+            case Pong():
+                for function, load in frame.loads.items():
+                    if serving := self.services.get(function):
+                        serving.load = load
+            case _:
+                raise LinkError(f"a runner doesn't send {type(frame).__name__} in this version")
+
+    # ------------------------------------------------------------------ coming and going
+
+    def close(self) -> None:
+        """End the link and don't dial again."""
+        self._task.cancel()
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._live()
+                failures = 0
+            except (OSError, LinkError, SettingsError) as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("runner %s at %s: %s", self.info.runner_id, self.info.address, error)
+            pause = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2**failures)
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads load, guards nothing
+
+    async def _live(self) -> None:
+        self._lost.clear()
+        handshake = GatewayHandshake(self._secret, self._ended)
+        await Address.parse(self.info.address or "").connect(lambda: handshake.stream)
+        try:
+            hello = await handshake.complete()
+            self._open(hello, handshake.stream)
+            await self._lost.wait()
+        finally:
+            handshake.stream.close()
+
+    def _open(self, hello: Hello, stream: FrameStream[Frame]) -> None:
+        if hello.runner_id != self.info.runner_id:
+            raise LinkError(f"another runner, {hello.runner_id}, answers there")
+        self._stream = stream
+        self._liveness = Liveness(stream)
+        stream.on_frame = self._receive
+        self.services = {
+            service.function: Serving(self, service.interface, service.slots, service.degraded)
+            for service in hello.services
+        }
+        log.info("runner %s at %s is linked", self.info.runner_id, self.info.address)
+        self._links.changed()
+
+    def _ended(self, error: Exception | None) -> None:
+        self._stream = None
+        if self._liveness is not None:
+            self._liveness.end()
+        self.services = {}
+        pending, self._pending = self._pending, {}
+        for call in pending.values():
+            # Whether it had started isn't known unless the runner said so: it counts as a start.
+            call.deliver(Lost(call.frame.job_id, call.frame.attempt, charged=True))
+        log.warning("runner %s is lost: %s", self.info.runner_id, error or "it closed the link")
+        self._links.changed()
+        self._lost.set()
+
+
+class RunnerLinks:
+    """All links of this gateway, and who serves what."""
+
+    def __init__(self) -> None:
+        self._secret = b""
+        self._links: dict[str, RunnerLink] = {}
+        self._by_function: dict[str, list[Serving]] = {}
+        self._change = asyncio.Event()
+
+    def update(self, runners: Iterable[RunnerInfo], secret: bytes) -> None:
+        """Dial runners that are new, and let go of those that are gone from the registry and lost.
+
+        A runner that is out of the registry but still linked is kept: the link knows better.
+        """
+        self._secret = secret
+        listed = {runner.runner_id: runner for runner in runners if runner.address}
+        for runner_id, info in listed.items():
+            if runner_id not in self._links:
+                self._links[runner_id] = RunnerLink(info, secret, self)
+        for runner_id in [known for known in self._links if known not in listed]:
+            if not self._links[runner_id].is_up:
+                self._links.pop(runner_id).close()
+
+    def changed(self) -> None:
+        """A link has come or gone."""
+        self._by_function = {}
+        for link in self._links.values():
+            for function, serving in link.services.items():
+                self._by_function.setdefault(function, []).append(serving)
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    def serving(self, function: str, interface: str, without: Collection[Serving] = ()) -> list[Serving]:
+        """Who can take a call of this interface now."""
+        return [
+            serving
+            for serving in self._by_function.get(function, ())
+            if serving.interface == interface and serving.link.is_up and serving not in without
+        ]
+
+    async def next_change(self, seconds: float) -> bool:
+        """Wait until a link comes or goes; False after so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._change.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def count(self) -> int:
+        """Links that are up."""
+        return sum(link.is_up for link in self._links.values())
+
+    def close(self) -> None:
+        """End all links."""
+        for link in self._links.values():
+            link.close()

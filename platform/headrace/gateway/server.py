@@ -1,0 +1,89 @@
+"""A gateway process: from its settings to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from headrace.errors import SetupError
+from headrace.gateway.app import Gateway
+from headrace.gateway.http import JoinedWrites
+from headrace.settings import Settings
+from headrace.startup import open_database
+from headrace.telemetry import logs
+
+_BACKLOG = 2048
+_STOP_S = 10
+
+
+def serve(settings: Settings) -> None:
+    """Serve HTTP until SIGTERM or SIGINT, then finish what is in flight.
+
+    Raises:
+        SetupError: the port is taken, or Postgres can't be had.
+        SettingsError: a setting is wrong in a way that only Postgres or the system can tell.
+    """
+    logs.configure()
+    with bind(settings.host, settings.port) as listening:
+        uvloop.run(_serve(settings, listening))
+
+
+async def _serve(settings: Settings, listening: socket.socket) -> None:
+    async with await open_database(settings.database_url, application_name="headrace-gateway") as database:
+        logs.join_lines(asyncio.get_running_loop())
+        gateway = Gateway(settings, database)
+        await gateway.start()
+        config = uvicorn.Config(
+            gateway.app,
+            interface="asgi3",
+            http=JoinedWrites,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_STOP_S,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Uvicorn handles both, and raises them again when it is done: then they have had their effect.
+            signal.signal(number, _ignored)
+        gc.collect()
+        gc.freeze()  # what lives as long as the process needn't be looked at again and again
+        try:
+            await uvicorn.Server(config).serve(sockets=[listening])
+        finally:
+            await gateway.stop()
+            logs.flush()
+
+
+def _ignored(_number: int, _frame: FrameType | None) -> None:
+    """Nothing is left to do."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that will listen on the address.
+
+    Raises:
+        SetupError: it is taken or isn't this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        raise SetupError(
+            f"can't listen on {host} port {port} ({error.strerror}): "
+            "choose others by HEADRACE_HOST and HEADRACE_PORT"
+        ) from error
+    return listening
