@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from litestar import Litestar, post
+from litestar import HttpMethod, Litestar, Response, post, route
 from litestar.datastructures import State
 
 from headrace import keys, registry
@@ -69,7 +69,13 @@ class Gateway:
                 invoke,
                 [
                     *function_handlers(self._directory, self._authenticator, self._links),
-                    *health_handlers(self._directory, self._links, self._metrics, self._database_away),
+                    *health_handlers(
+                        self._directory,
+                        self._links,
+                        self._metrics,
+                        self._database_away,
+                        settings.outage_grace,
+                    ),
                     *page_handlers(lambda: self._directory.manifests, settings),
                 ],
             )
@@ -131,8 +137,13 @@ def _application(settings: Settings, invoke: Invoke, handlers: list[Any]) -> Lit
     async def call_function(name: str) -> None:
         """Answered by `Invoke`; the route is here for Litestar to find, and for its 405."""
 
+    @route("/fn/{name:str}", http_method=HttpMethod.OPTIONS, status_code=204)
+    async def function_options() -> Response[None]:
+        """Litestar's own answer knows only the methods of the handler that came first, as this one must."""
+        return Response(None, headers={"Allow": "GET, HEAD, OPTIONS, POST"})
+
     return Litestar(
-        route_handlers=[call_function, *handlers],
+        route_handlers=[function_options, call_function, *handlers],
         exception_handlers=exception_handlers(settings.public_url, request_id_of),
         openapi_config=None,
         logging_config=None,

@@ -10,13 +10,16 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from headrace.gateway.directory import Directory
 from headrace.gateway.functions import state_of
-from headrace.gateway.invoke import ON_CACHE_S
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.runners import RunnerLinks
 
 
 def health_handlers(
-    directory: Directory, links: RunnerLinks, metrics: GatewayMetrics, database_away: Callable[[], float]
+    directory: Directory,
+    links: RunnerLinks,
+    metrics: GatewayMetrics,
+    database_away: Callable[[], float],
+    outage_grace: float,
 ) -> list[Any]:
     """The three routes; they need no key, and hold nothing that does."""
 
@@ -35,7 +38,7 @@ def health_handlers(
             name: state_of(manifest, links) for name, manifest in sorted(directory.manifests.items())
         }
         missing: list[str] = []
-        if database_away() > ON_CACHE_S:
+        if database_away() > outage_grace:
             missing.append("Postgres does not answer")
         if not functions:
             missing.append("no function is registered: start a runner")

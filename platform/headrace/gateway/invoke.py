@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ON_CACHE_S = 30.0
-"""How long calls go on, on remembered keys and functions, while Postgres is away."""
-
 _CLIENT_LEFT = 499  # nginx's number for it; nobody gets it
 _WANTED = frozenset(
     {
@@ -100,7 +97,7 @@ class Invoke:
         metrics.in_flight.set_function(lambda: self._in_flight)
         self._access: Any = structlog.get_logger().bind()  # bound once, not at each call
 
-    def __call__(self, app: ASGIApp) -> ASGIApp:  # noqa: ARG002 - Litestar names it
+    def __call__(self, app: ASGIApp) -> ASGIApp:
         """Litestar asks for what stands in front of the route's handler; nothing gets past it."""
         return self._handle
 
@@ -133,7 +130,7 @@ class Invoke:
     async def _accept(self, exchange: Exchange, name: str) -> Asked:
         """Authenticate, authorise, read and check: everything before a runner hears of it."""
         headers = exchange.headers
-        if self._database_away() > ON_CACHE_S:
+        if self._database_away() > self._settings.outage_grace:
             raise Problem("database-unavailable")
         owner = await self._authenticator.owner(headers.get(b"authorization"))
         exchange.owner = owner.owner_id

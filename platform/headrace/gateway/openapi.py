@@ -13,33 +13,9 @@ from headrace.gateway.schema_refs import component_name, lift
 
 Json = dict[str, Any]
 
-CALL_PROBLEMS: Final = (
-    "malformed-json",
-    "malformed-header",
-    "bad-request",
-    "missing-key",
-    "invalid-key",
-    "forbidden",
-    "unknown-function",
-    "not-acceptable",
-    "function-retired",
-    "payload-too-large",
-    "unsupported-media-type",
-    "invalid-input",
-    "function-failed",
-    "invalid-output",
-    "attempts-exhausted",
-    "internal-error",
-    "idempotency-not-supported",
-    "worker-lost",
-    "no-runner",
-    "function-degraded",
-    "busy",
-    "database-unavailable",
-    "hold-exceeded",
-    "hard-limit-exceeded",
-    "deadline-exceeded",
-)
+CALL_PROBLEMS: Final = tuple(code for code in KINDS if code not in {"not-found", "method-not-allowed"})
+"""Of a known function, called by the right method."""
+
 READ_PROBLEMS: Final = (
     "malformed-header",
     "bad-request",
@@ -184,7 +160,7 @@ def _static_paths() -> Json:
         "200": _ok("application/json", {"$ref": "#/components/schemas/FunctionList"}, "The functions."),
         **_refer("read", READ_PROBLEMS),
     }
-    problem = _page("describe_problem", "What a problem means", code)
+    problem = _page("show_problem", "What a problem means", code)
     problem["responses"] |= _refer("page", PAGE_PROBLEMS)
     health = {"$ref": "#/components/schemas/Health"}
     readiness = {"$ref": "#/components/schemas/Readiness"}
@@ -195,7 +171,7 @@ def _static_paths() -> Json:
     }
     return {
         "/fn": {"get": functions},
-        "/fn/{name}": {"get": _describe("describe_function", "Describe a function", name)},
+        "/fn/{name}": {"get": _describe("describe", "Describe a function", name)},
         "/healthz": {"get": _read("healthz", "operation", "Is it alive?", "application/json", health)},
         "/readyz": {"get": ready},
         "/metrics": {

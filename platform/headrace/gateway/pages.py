@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib import metadata
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import msgspec
 from litestar import HttpMethod, Request, Response, route
-from litestar.handlers import HTTPRouteHandler  # noqa: TC002 - Litestar reads annotations
+from litestar.params import FromPath  # noqa: TC002 - Litestar reads the handlers' annotations
 from markupsafe import escape
 
 from headrace.domain import Manifest
@@ -19,6 +19,9 @@ from headrace.gateway.problem_kinds import KINDS
 from headrace.gateway.problems import Problem
 from headrace.gateway.reference import Reference, describe
 from headrace.gateway.templating import content_policy, environment
+
+if TYPE_CHECKING:
+    from litestar.handlers import HTTPRouteHandler
 
 GetManifests = Callable[[], Mapping[str, Manifest]]
 AnyRequest = Request[Any, Any, Any]
@@ -137,7 +140,7 @@ def page_handlers(get_manifests: GetManifests, settings: PublicAddress) -> list[
         return pages.problems(request)
 
     @route("/problems/{code:str}", http_method=_READ)
-    async def problem(request: AnyRequest, code: str) -> Response[bytes]:
+    async def problem(request: AnyRequest, code: FromPath[str]) -> Response[bytes]:
         return pages.problem(request, code)
 
     return [openapi, docs, problems, problem]

@@ -73,23 +73,24 @@ def _rows(schemas: Schemas, schema: Schema, depth: int, seen: Seen) -> Iterator[
 
 
 def _below(schemas: Schemas, schema: Schema, depth: int, seen: Seen) -> Iterator[Field]:
-    found, seen = _object_within(schemas, schema, seen)
-    if found is not None and depth < _DEEPEST:
-        yield from _rows(schemas, found, depth + 1, seen)
-
-
-def _object_within(schemas: Schemas, schema: Schema, seen: Seen) -> tuple[Schema | None, Seen]:
-    """The object whose fields are shown below: through references, arrays, maps and optional types."""
+    """The fields of the objects within: through references, arrays, maps and alternatives."""
     resolved, seen = resolve(schemas, schema, seen)
-    if len(seen) != len(set(seen)):
-        return None, seen
+    if len(seen) > len(set(seen)) or depth >= _DEEPEST:
+        return
     if properties(resolved):
-        return resolved, seen
+        yield from _rows(schemas, resolved, depth + 1, seen)
+        return
     within = inner(resolved, "items") or inner(resolved, "additionalProperties")
-    if within is None:
-        real = [option for option in options(resolved) if option.get("type") != "null"]
-        within = real[0] if len(real) == 1 else None
-    return (None, seen) if within is None else _object_within(schemas, within, seen)
+    if within is not None:
+        yield from _below(schemas, within, depth, seen)
+        return
+    real = [option for option in options(resolved) if option.get("type") != "null"]
+    for option in real:
+        if len(real) == 1:
+            yield from _below(schemas, option, depth, seen)
+        elif rows := list(_below(schemas, option, depth + 1, seen)):
+            yield Field(depth + 1, "", type_of(schemas, option), False, (), "")
+            yield from rows
 
 
 def _field(schemas: Schemas, depth: int, name: str, schema: Schema, *, required: bool) -> Field:
@@ -130,6 +131,8 @@ def type_of(schemas: Schemas, schema: Schema, depth: int = 0) -> str:
     if container is not None and not properties(resolved):
         within = inner(resolved, container[0])
         return str(kind) if within is None else f"{container[1]} of {type_of(schemas, within, depth + 1)}"
+    if kind == "object" and depth:
+        return str(resolved.get("title", kind))
     words = " | ".join(map(str, resolved["type"])) if isinstance(kind, list) else str(kind)
     return f"{words} ({resolved['format']})" if "format" in resolved else words
 

@@ -35,7 +35,10 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, listening: socket.socket) -> None:
-    async with await open_database(settings.database_url, application_name="headrace-gateway") as database:
+    database = await open_database(
+        settings.database_url, application_name="headrace-gateway", patience_s=settings.start_patience
+    )
+    async with database:
         logs.join_lines(asyncio.get_running_loop())
         gateway = Gateway(settings, database)
         await gateway.start()

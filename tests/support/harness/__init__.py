@@ -1,0 +1,1 @@
+"""Helpers that tests share, importable as `harness` (pytest's `pythonpath` names the folder above)."""
