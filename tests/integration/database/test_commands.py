@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.postgres import query
+
+from headrace import keys, registry
+from headrace.database import Database
+from headrace.domain import Budget, Cost, Limits, Manifest, RunnerInfo
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+RUNNER = "0190b8a0-0000-7000-8000-000000000001"
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """Run `headrace` on a database, away from the checkout and from settings of this machine."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+
+    def run(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "headrace", *arguments],
+            env={**clean, "HEADRACE_DATABASE_URL": url, "HEADRACE_HOME": str(tmp_path / "home")},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+async def register(url: str) -> None:
+    manifest = Manifest(
+        name="echo",
+        interface="1f" * 16,
+        revision="2e" * 16,
+        description="",
+        input_schema={},
+        output_schema={},
+        budget=Budget(),
+        limits=Limits(),
+        attempts=1,
+        concurrency=1,
+        cost=Cost(),
+        pool="gpu",
+        examples=[],
+    )
+    async with await Database.open(url, application_name="headrace-test") as database:
+        runner = RunnerInfo(RUNNER, None, "gpu", {"echo": manifest.interface})
+        await registry.register(database, runner, [manifest])
+
+
+def test_migrate_then_nothing_is_missing(empty_database_url: str, command: Command) -> None:
+    missing = command(empty_database_url, "migrate", "--check")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("headrace: the database lacks procrastinate-3.10, 0001_")
+    assert missing.stderr.endswith("run `headrace migrate`\n")
+
+    applied = command(empty_database_url, "migrate")
+    assert applied.returncode == 0
+    assert "applied procrastinate-3.10\napplied 0001_" in applied.stdout
+    for arguments in (["migrate"], ["migrate", "--check"]):
+        done = command(empty_database_url, *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "the schema is up to date\n", "")
+
+
+def test_key_is_printed_once_and_listed_without_its_secret(database_url: str, command: Command) -> None:
+    created = command(database_url, "keys", "create", "--owner", "ada", "--name", "laptop")
+    assert created.returncode == 0
+    secret = created.stdout.removesuffix("\n")
+    assert re.fullmatch(r"hr_[\w-]{43}", secret)
+    assert query(database_url, "SELECT hash FROM api_key") == [(keys.hash_key(secret),)]
+
+    listed = command(database_url, "keys", "list").stdout
+    assert secret not in listed
+    assert re.search(rf"^{secret[:11]} +ada +laptop +\S+Z +- +\S+$", listed, re.MULTILINE)
+
+    assert command(database_url, "keys", "revoke", secret[:11]).returncode == 0
+    assert re.search(
+        rf"^{secret[:11]} +ada +laptop +\S+Z +\S+Z +\S+$",
+        command(database_url, "keys", "list").stdout,
+        re.MULTILINE,
+    )
+    again = command(database_url, "keys", "revoke", secret[:11])
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "no key in force" in again.stderr
+
+
+def test_owner_is_default_unless_given(database_url: str, command: Command) -> None:
+    assert command(database_url, "keys", "create").returncode == 0
+    assert query(database_url, "SELECT name FROM owner") == [("default",)]
+
+
+def test_bad_owner_is_wrong_usage(database_url: str, command: Command) -> None:
+    refused = command(database_url, "keys", "create", "--owner", "")
+    assert refused.returncode == 2
+    assert "the owner must be 1 to 100 characters" in refused.stderr
+
+
+def test_functions_are_listed_and_retired(database_url: str, command: Command) -> None:
+    asyncio.run(register(database_url))
+    listed = command(database_url, "functions")
+    assert re.search(r"^echo +served +1 +gpu +1f1f1f1f1f1f +2e2e2e2e2e2e +\S+Z$", listed.stdout, re.MULTILINE)
+
+    query(database_url, "DELETE FROM runner")
+    listed = command(database_url, "functions", "list")
+    assert re.search(r"^echo +no-runner +0 ", listed.stdout, re.MULTILINE)
+
+    retired = command(database_url, "functions", "retire", "echo")
+    assert (retired.returncode, retired.stdout) == (0, "echo is retired\n")
+    assert re.search(r"^echo +retired +- ", command(database_url, "functions").stdout, re.MULTILINE)
+    again = command(database_url, "functions", "retire", "echo")
+    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("arguments", [["keys", "list"], ["functions"], ["keys", "create"]])
+def test_unmigrated_database_is_named_with_the_remedy(
+    empty_database_url: str, command: Command, arguments: list[str]
+) -> None:
+    refused = command(empty_database_url, *arguments)
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert "run `headrace migrate`" in refused.stderr
+
+
+def test_unreachable_database_is_one_line(command: Command) -> None:
+    refused = command("postgresql://ada:hunter2@127.0.0.1:1/headrace", "keys", "list")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("headrace: Postgres at 127.0.0.1:1 can't be reached: ")
+    assert refused.stderr.count("\n") == 1
+    assert "hunter2" not in refused.stderr
+
+
+def test_without_a_url_the_embedded_database_is_used(command: Command) -> None:
+    assert command("", "migrate").returncode == 0
+    secret = command("", "keys", "create").stdout.strip()
+    assert secret[:11] in command("", "keys", "list").stdout
