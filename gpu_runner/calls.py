@@ -11,6 +11,8 @@ from headrace.link.frames import Answer, Call, Started
 if TYPE_CHECKING:
     from gpu_runner.executors import ExecutorProcess
 
+DEADLINE_GRACE_S = 1.0
+
 
 class Caller(Protocol):
     """Whoever sent a call and gets its answer: a gateway's session."""
@@ -68,12 +70,14 @@ class DirectCall:
     def start(self, executor: ExecutorProcess) -> float:
         """Note the start; returns the instant of the soft limit.
 
-        The hard limit is the function's or what is left until the deadline, whichever ends first.
+        The call may run until the function's hard limit or its deadline, whichever comes first. At the
+        deadline it is asked to end and killed a little later: callers choose short deadlines, and mustn't
+        be able to make everybody wait for models to be loaded again.
         """
         budget = self.manifest.budget
         self.executor = executor
         self.started_at = time.monotonic()
-        self.kill_at = min(self.started_at + budget.hard, self.deadline_at)
+        self.kill_at = min(self.started_at + budget.hard, self.deadline_at + DEADLINE_GRACE_S)
         return min(self.started_at + budget.soft_limit, self.deadline_at)
 
     @property

@@ -39,6 +39,7 @@ def start_fork_server(heavy_imports: Iterable[str]) -> ForkServerContext:
     """
     context = multiprocessing.get_context("forkserver")
     os.environ[preload.VARIABLE] = ",".join(heavy_imports)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are for terminals, executors write to logs
     context.set_forkserver_preload(["gpu_runner.executor.main", "gpu_runner.executor.preload"])
     from multiprocessing import forkserver  # noqa: PLC0415 - only to start it early
 
@@ -73,6 +74,7 @@ class ExecutorProcess:
         self.is_ready = False
         self.killed_for: DirectCall | None = None
         self.restarts = -1
+        self._was_ready = False
         self._context = context
         self._config = msgspec.json.encode(config)
         self._on_ready = on_ready
@@ -102,6 +104,7 @@ class ExecutorProcess:
         """One life; returns whether it ever was ready."""
         self.restarts += 1
         self.killed_for = None
+        self._was_ready = False
         lost = asyncio.Event()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -113,7 +116,7 @@ class ExecutorProcess:
         self._stream = FrameStream(decode_from_executor, self._receive, lambda _: lost.set())
         await asyncio.get_running_loop().create_unix_connection(lambda: cast(Any, self._stream), sock=ours)
         await lost.wait()
-        was_ready, self.is_ready = self.is_ready, False
+        self.is_ready = False
         # The slot is free only when the process is gone, not when its socket is.
         process.kill()
         await asyncio.to_thread(process.join)
@@ -121,11 +124,11 @@ class ExecutorProcess:
         process.close()
         self._process = None
         self._on_lost(self)
-        return was_ready
+        return self._was_ready
 
     def _receive(self, frame: FromExecutor) -> None:
         if isinstance(frame, Ready):
-            self.is_ready = True
+            self.is_ready = self._was_ready = True
             self._on_ready(self, frame)
         else:
             self._on_frame(self, frame)

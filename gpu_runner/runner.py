@@ -132,7 +132,9 @@ class Runner:
         metrics_address = self._serve_metrics(stack)
         database = await self._unless_stopped(
             open_database(
-                settings.database_url or _embedded(settings, stack), application_name="headrace-runner"
+                settings.database_url or _embedded(settings, stack),
+                application_name="headrace-runner",
+                patience_s=settings.start_patience,
             )
         )
         stack.push_async_callback(database.close)

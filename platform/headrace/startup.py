@@ -11,11 +11,10 @@ from headrace.migrations import check
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 60.0
 _RETRY_S = 0.1
 
 
-async def open_database(url: str, *, application_name: str, patience_s: float = PATIENCE_S) -> Database:
+async def open_database(url: str, *, application_name: str, patience_s: float) -> Database:
     """A database whose schema is this program's, waiting for both.
 
     Processes of a site start in any order, and Postgres may be the last.

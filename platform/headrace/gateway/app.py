@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import HttpMethod, Litestar, Response, post, route
 from litestar.datastructures import State
+from litestar.params import FromPath
 
 from headrace import keys, registry
 from headrace.database import Database, Listener
@@ -134,7 +135,7 @@ class Gateway:
 
 def _application(settings: Settings, invoke: Invoke, handlers: list[Any]) -> Litestar:
     @post("/fn/{name:str}", middleware=[invoke])
-    async def call_function(name: str) -> None:
+    async def call_function(name: FromPath[str]) -> None:
         """Answered by `Invoke`; the route is here for Litestar to find, and for its 405."""
 
     @route("/fn/{name:str}", http_method=HttpMethod.OPTIONS, status_code=204)

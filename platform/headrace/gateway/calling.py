@@ -113,7 +113,9 @@ class Caller:
     def _choose(self, asked: Asked) -> Serving | None:
         manifest = asked.manifest
         candidates = self._links.serving(manifest.name, manifest.interface, asked.refusals)
-        sound = [serving for serving in candidates if not serving.degraded]
+        sound = [
+            serving for serving in candidates if not serving.degraded and not serving.link.is_congested
+        ]
         return most_room(sound or candidates)
 
     async def _wait(self, pending: PendingCall, asked: Asked, accepted_at: float) -> Answer:

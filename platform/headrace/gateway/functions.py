@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import msgspec
 from litestar import Request, get
+from litestar.params import FromPath
 
 from headrace.domain import Manifest
 from headrace.gateway.auth import Authenticator
@@ -62,7 +63,7 @@ def function_handlers(directory: Directory, authenticator: Authenticator, links:
         }
 
     @get("/fn/{name:str}")
-    async def show_function(request: Request[Any, Any, Any], name: str) -> dict[str, Any]:
+    async def show_function(request: Request[Any, Any, Any], name: FromPath[str]) -> dict[str, Any]:
         """One function: its contract, its budget and how it stands."""
         await authenticate(request)
         manifest = directory.find(name).manifest

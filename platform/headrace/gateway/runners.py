@@ -25,7 +25,7 @@ from headrace.link.frames import (
     Started,
     Stop,
 )
-from headrace.link.handshake import GatewayHandshake
+from headrace.link.handshake import TIMEOUT_S, GatewayHandshake
 from headrace.link.liveness import Liveness
 from headrace.link.stream import FrameStream
 
@@ -76,7 +76,12 @@ class RunnerLink:
     @property
     def is_up(self) -> bool:
         """Whether calls can be sent."""
-        return self._stream is not None and not self._stream.congested
+        return self._stream is not None
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether what was sent waits to leave: better send elsewhere, if there is an elsewhere."""
+        return self._stream is not None and self._stream.congested
 
     # ------------------------------------------------------------------ calls
 
@@ -148,8 +153,9 @@ class RunnerLink:
 
     async def _live(self) -> None:
         self._lost.clear()
-        handshake = GatewayHandshake(self._secret, self._ended)
-        await Address.parse(self.info.address or "").connect(lambda: handshake.stream)
+        handshake = GatewayHandshake(self._secret, self._receive, self._ended)
+        async with asyncio.timeout(TIMEOUT_S):  # a TimeoutError is an OSError
+            await Address.parse(self.info.address or "").connect(lambda: handshake.stream)
         try:
             hello = await handshake.complete()
             self._open(hello, handshake.stream)
@@ -162,7 +168,6 @@ class RunnerLink:
             raise LinkError(f"another runner, {hello.runner_id}, answers there")
         self._stream = stream
         self._liveness = Liveness(stream)
-        stream.on_frame = self._receive
         self.services = {
             service.function: Serving(self, service.interface, service.slots, service.degraded)
             for service in hello.services
@@ -171,6 +176,9 @@ class RunnerLink:
         self._links.changed()
 
     def _ended(self, error: Exception | None) -> None:
+        self._lost.set()
+        if self._stream is None:
+            return  # it was another runner
         self._stream = None
         if self._liveness is not None:
             self._liveness.end()
@@ -181,7 +189,6 @@ class RunnerLink:
             call.deliver(Lost(call.frame.job_id, call.frame.attempt, charged=True))
         log.warning("runner %s is lost: %s", self.info.runner_id, error or "it closed the link")
         self._links.changed()
-        self._lost.set()
 
 
 class RunnerLinks:

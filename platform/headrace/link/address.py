@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +52,7 @@ class Address:
                 raise SettingsError(f"{text!r}: a Unix socket's path has at most {_UNIX_PATH_BYTES} bytes")
             return cls(path=path)
         match = _TCP.fullmatch(text)
-        if match is None or int(match["port"]) > 65535:
+        if match is None or int(match["port"]) > 65535 or not _is_host(match["host"]):
             raise SettingsError(f"{text!r} is not an address: write tcp://host:port or unix:/path")
         return cls(host=match["host"].strip("[]"), port=int(match["port"]))
 
@@ -69,18 +72,41 @@ class Address:
     async def listen(self, factory: Callable[[], asyncio.Protocol]) -> tuple[asyncio.Server, Address]:
         """Listen on the address; returns the server and the address with the actual port.
 
-        A Unix socket left behind by a dead process is replaced, and only its owner may connect.
+        A Unix socket left behind by a dead process is replaced (by the event loop, which leaves other files
+        alone), and only its owner may connect.
 
         Raises:
             OSError: the address can't be used.
         """
         loop = asyncio.get_running_loop()
         if self.path:
-            path = Path(self.path)
-            path.unlink(missing_ok=True)
+            if _is_answered(self.path):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), self.path)
             server = await loop.create_unix_server(factory, self.path)
-            path.chmod(0o600)
+            Path(self.path).chmod(0o600)
             return server, self
         server = await loop.create_server(factory, self.host, self.port)
         port = server.sockets[0].getsockname()[1]
         return server, Address(host=self.host, port=port)
+
+
+def _is_host(name: str) -> bool:
+    """Whether it could be looked up at all: no label is empty or too long."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+def _is_answered(path: str) -> bool:
+    """Whether somebody listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True  # its backlog is full
+        except OSError:
+            return False
+    return True

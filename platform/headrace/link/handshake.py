@@ -50,11 +50,18 @@ class GatewayHandshake:
 
     Args:
         secret: the link secret.
-        on_lost: as of `FrameStream`, once the handshake is over.
+        on_frame: as of `FrameStream`, once the runner has proved itself.
+        on_lost: likewise.
     """
 
-    def __init__(self, secret: bytes, on_lost: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[Exception | None], None],
+    ) -> None:
         self._secret = secret
+        self._on_frame = on_frame
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._runner_nonce: bytes | None = None
         self._on_lost = on_lost
@@ -73,8 +80,6 @@ class GatewayHandshake:
         except TimeoutError:
             self.stream.abort()
             raise LinkError("the runner didn't complete the handshake in time") from None
-        self.stream.max_frame = MAX_FRAME
-        self.stream.on_lost = self._on_lost
         return hello
 
     def _receive(self, frame: Frame) -> None:
@@ -90,11 +95,13 @@ class GatewayHandshake:
         _check(hello, self._secret, "runner", self._nonce)
         if not self._done.done():
             self._done.set_result(hello)
+        # At once: more may follow in the same chunk, before `complete` gets its turn.
+        self.stream.max_frame = MAX_FRAME
+        self.stream.on_frame = self._on_frame
+        self.stream.on_lost = self._on_lost
 
     def _lost(self, error: Exception | None) -> None:
-        if self._done.done():
-            self._on_lost(error)  # lost between the proof and `complete`
-        else:
+        if not self._done.done():  # else it was given up
             self._done.set_exception(LinkError(f"no link: {error or 'the runner closed the connection'}"))
 
 

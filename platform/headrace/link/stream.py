@@ -30,7 +30,8 @@ class FrameStream(asyncio.Protocol, Generic[FrameT]):
     """Sends and receives frames; writes of one loop iteration leave in one system call.
 
     Args:
-        decode: turns a payload into a frame, raising `msgspec.MsgspecError` for anything else.
+        decode: turns a payload into a frame, raising `msgspec.MsgspecError` (or `RecursionError`)
+            for anything else.
         on_frame: called with each frame; replace it to change who listens. A `LinkError` raised in it
             closes the stream.
         on_lost: called once when the stream has ended, with the reason.
@@ -55,6 +56,7 @@ class FrameStream(asyncio.Protocol, Generic[FrameT]):
         self._received = bytearray()
         self._outgoing: list[bytes] = []
         self._broken: Exception | None = None
+        self._ended = False
 
     # ------------------------------------------------------------------ sending
 
@@ -73,12 +75,14 @@ class FrameStream(asyncio.Protocol, Generic[FrameT]):
 
     def close(self) -> None:
         """Send what is queued, then end the stream."""
+        self._ended = True
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: Exception | None = None) -> None:
         """End the stream at once."""
+        self._ended = True
         self._broken = self._broken or reason
         if self._transport is not None:
             self._transport.abort()
@@ -105,13 +109,13 @@ class FrameStream(asyncio.Protocol, Generic[FrameT]):
                 consumed = self._deliver(data)
                 if consumed < len(data):
                     self._received += data[consumed:]
-        except (LinkError, msgspec.MsgspecError) as error:
+        except (LinkError, msgspec.MsgspecError, RecursionError) as error:
             self.abort(error)
 
     def _deliver(self, data: bytes | bytearray) -> int:
-        """Hand on every whole frame; returns how many bytes they took."""
+        """Hand on every whole frame, until the stream is ended here; returns how many bytes they took."""
         at, size = 0, len(data)
-        while size - at >= _PREFIX:
+        while size - at >= _PREFIX and not self._ended:
             length = int.from_bytes(data[at : at + _PREFIX], "big")
             if length > self.max_frame:
                 raise LinkError(f"a frame of {length} bytes is over the limit of {self.max_frame}")

@@ -142,7 +142,7 @@ def _message(details: ErrorDetails) -> str:
     if details["type"] == "union_tag_invalid":  # pydantic's own words quote the input
         context = details.get("ctx", {})
         return f"{context.get('discriminator')} must be one of {context.get('expected_tags')}"
-    return details["msg"]
+    return details["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
 def _path_in(data: bytes, details: ErrorDetails) -> str:

@@ -10,7 +10,6 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import MutableMapping
 from typing import Any, BinaryIO, TextIO
 
 import msgspec
@@ -20,20 +19,14 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 _UTC = "%Y-%m-%dT%H:%M:%S"
 
 
-def _stamp(seconds: float) -> str:
-    """An instant as RFC 3339 in UTC, to the millisecond."""
-    return f"{time.strftime(_UTC, time.gmtime(seconds))}.{int(seconds * 1000) % 1000:03d}Z"
-
-
 class _Stamps:
-    """Formats the current second once, not once a line."""
+    """Instants as RFC 3339 in UTC, to the millisecond; formats a second once, not once a line."""
 
     def __init__(self) -> None:
         self._second = -1
         self._text = ""
 
-    def now(self) -> str:
-        seconds = time.time()
+    def at(self, seconds: float) -> str:
         whole = int(seconds)
         if whole != self._second:
             self._second, self._text = whole, time.strftime(_UTC, time.gmtime(whole))
@@ -43,8 +36,13 @@ class _Stamps:
 _stamps = _Stamps()
 
 
-def _render(_logger: object, level: str, event: MutableMapping[str, Any]) -> bytes:
-    return _encode({"at": _stamps.now(), "level": level, "event": event.pop("event"), **event})
+class Lines(structlog.BoundLoggerBase):
+    """structlog's logger without a chain of processors: a line for each call has to be cheap."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Write one line."""
+        at = _stamps.at(time.time())
+        self._logger.msg(_encode({"at": at, "level": "info", "event": event, **self._context, **fields}))
 
 
 class JsonFormatter(logging.Formatter):
@@ -53,7 +51,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line; an exception gives its type and place, but not its message."""
         line: dict[str, Any] = {
-            "at": _stamp(record.created),
+            "at": _stamps.at(record.created),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             "logger": record.name,
@@ -68,37 +66,8 @@ class JsonFormatter(logging.Formatter):
         return _encode(line).decode()
 
 
-def configure(stream: TextIO = sys.stdout) -> None:
-    """Send all logs of this process to `stream` as JSON lines."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for chatty in ("httpx", "asyncio", "urllib3"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    structlog.configure(
-        processors=[_render],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=lambda *_: _lines,
-        cache_logger_on_first_use=True,
-    )
-    _lines.stream = stream.buffer
-
-
-def join_lines(loop: asyncio.AbstractEventLoop) -> None:
-    """Write the lines of structlog's loggers some at a time, at the latest after 50 ms.
-
-    A line for each call is a system call for each call otherwise. Only for loggers used in the loop.
-    """
-    _lines.loop = loop
-
-
-def flush() -> None:
-    """Write what waits."""
-    _lines.flush()
-
-
-class _Lines:
-    """Where structlog's lines go: the methods are the level names that structlog calls."""
+class _Output:
+    """Where structlog's lines go: at once, or some at a time."""
 
     _MOST = 64
     _LATEST_S = 0.05
@@ -115,8 +84,6 @@ class _Lines:
         elif len(self._waiting) == 1:
             self.loop.call_later(self._LATEST_S, self.flush)
 
-    debug = info = warning = error = critical = exception = msg
-
     def flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         if waiting:
@@ -124,4 +91,30 @@ class _Lines:
             self.stream.flush()
 
 
-_lines = _Lines()
+_output = _Output()
+
+
+def configure(stream: TextIO = sys.stdout) -> None:
+    """Send all logs of this process to `stream` as JSON lines."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for chatty in ("httpx", "asyncio", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    _output.stream = stream.buffer
+    structlog.configure(
+        wrapper_class=Lines, logger_factory=lambda *_: _output, cache_logger_on_first_use=True
+    )
+
+
+def join_lines(loop: asyncio.AbstractEventLoop) -> None:
+    """Write structlog's lines some at a time, at the latest after 50 ms; only for loggers used in the loop.
+
+    A line for each call is a system call for each call otherwise.
+    """
+    _output.loop = loop
+
+
+def flush() -> None:
+    """Write what waits."""
+    _output.flush()

@@ -1,0 +1,39 @@
+"""What a starting site says: a spinner for people, plain lines for everything else."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+
+
+class Progress:
+    """Shows one step at a time on standard error; a context manager."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._status = self._console.status("starting") if self._console.is_terminal else None
+
+    def tell(self, text: str) -> None:
+        """Show a step, or a line about something that happened."""
+        if self._status is not None and not text.startswith(" "):
+            self._status.update(text)
+        else:
+            self._console.print(text, markup=False)
+
+    def finish(self) -> None:
+        """Stop the spinner; what follows is printed as plain lines."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish()

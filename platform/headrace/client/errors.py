@@ -1,0 +1,43 @@
+"""What a call can end with instead of a result.
+
+ClientError
+├── Unreachable   no answer: wrong address, gateway down, connection lost
+└── CallRefused   an answer that isn't the result; carries the problem document
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import HeadraceError
+
+
+class ClientError(HeadraceError):
+    """Base of the client's errors."""
+
+
+class Unreachable(ClientError):
+    """The gateway gave no answer."""
+
+
+class CallRefused(ClientError):
+    """The gateway answered with a problem (RFC 9457).
+
+    Args:
+        status: the HTTP status.
+        problem: the document; empty when the answer wasn't one, as from a proxy.
+        retry_after: when to come back, in seconds, if the answer said so.
+    """
+
+    def __init__(self, status: int, problem: Mapping[str, Any], retry_after: int | None = None) -> None:
+        self.status = status
+        self.problem = problem
+        self.retry_after = retry_after
+        title, detail = problem.get("title") or f"HTTP {status}", problem.get("detail")
+        super().__init__(f"{title}: {detail}" if detail else str(title))
+
+    @property
+    def code(self) -> str:
+        """The problem's stable code, such as `invalid-input`; empty when there is none."""
+        return str(self.problem.get("code", ""))

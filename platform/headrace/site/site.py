@@ -1,0 +1,275 @@
+"""The processes of one machine, in the order in which they start, and how they are kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
+
+from headrace.domain import Manifest
+from headrace.embedded import EmbeddedPostgres
+from headrace.errors import SetupError
+from headrace.settings import Settings
+from headrace.site.address import base_url, check_free, get_status
+from headrace.site.child import Child, describe_end
+from headrace.site.environment import (
+    check_runner_addresses,
+    gateway_environment,
+    site_runner_environment,
+)
+from headrace.site.lock import HomeLock
+
+_READY_POLL_S: Final = 0.05
+_PATIENCE_S: Final = 30.0
+_POSTGRES_POLL_S: Final = 1.0
+_GATEWAY_STOP_S: Final = 10.0
+_RUNNER_STOP_S: Final = 10.0
+_LONGEST_BACKOFF_S: Final = 30.0
+_HEALTHY_S: Final = 60.0
+_LEAST_FREE_BYTES: Final = 2**26
+
+if TYPE_CHECKING:
+    from headrace.database import Database
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A site that answers: its address, its first key, its functions."""
+
+    url: str
+    key: str
+    functions: dict[str, Manifest]
+
+
+class _Readiness(msgspec.Struct):
+    """What `/readyz` answers, as far as it is read here."""
+
+    missing: list[str] = []
+
+
+class Site:
+    """Runs a site in this process's home; `start`, then `stop` in any case.
+
+    Args:
+        settings: as loaded; without a database URL, the home's embedded Postgres is used.
+        tell: gets a line at each step and for whatever happens later.
+    """
+
+    def __init__(self, settings: Settings, tell: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._postgres = None if settings.database_url else EmbeddedPostgres(settings.home)
+        self._lock = HomeLock(settings.home)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._in_thread: asyncio.Future[Any] | None = None
+        self._failure: asyncio.Future[None] | None = None
+        self._has_schema = False
+        self._is_ready = False
+        self._gateway: Child | None = None
+        self._runners: list[Child] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> Started:
+        """Start everything and wait until a runner serves with its models loaded.
+
+        Raises:
+            SetupError: something is in the way, or a process ended before it was ready.
+        """
+        settings, home = self._settings, self._settings.home
+        check_runner_addresses(settings)
+        self._prepare_home()
+        url = base_url(settings.host, settings.port)
+        self._lock.take(url)
+        check_free(settings.host, settings.port)
+        self._failure = asyncio.get_running_loop().create_future()
+        if self._postgres is not None:
+            settings = settings.with_database(self._postgres.url)
+        # Runners first: loading libraries and models takes longest, and they wait for the database.
+        for number in range(1, settings.runners + 1):
+            environment = site_runner_environment(settings, number)
+            runner = Child(
+                f"runner-{number}",
+                [sys.executable, "-m", "gpu_runner"],
+                environment,
+                home / "logs" / f"runner-{number}.log",
+            )
+            self._runners.append(runner)
+            await self._launch(runner)
+        if self._postgres is not None:
+            self._tell("starting Postgres")
+            await self._thread(self._postgres.start)
+            self._tasks.append(asyncio.create_task(self._watch_postgres(self._postgres)))
+        await self._migrate(settings.database_direct_url)
+        self._tell("starting the gateway")
+        self._gateway = Child(
+            "gateway",
+            [sys.executable, "-m", "headrace", "gateway"],
+            gateway_environment(settings),
+            home / "logs" / "gateway.log",
+        )
+        await self._launch(self._gateway)
+        key = await self._first_key(settings)
+        self._tell("loading models")
+        await self._or_failure(self._wait_until_ready())
+        self._is_ready = True
+        return Started(url, key, await self._functions(settings))
+
+    async def stop(self) -> None:
+        """Stop everything in order; data stay. May be called at any point of the start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._failure is not None and not self._failure.cancel():
+            self._failure.exception()  # seen, also where the start was interrupted
+        if self._in_thread is not None:
+            await asyncio.wait([self._in_thread])
+        if self._gateway is not None:
+            await self._gateway.stop(_GATEWAY_STOP_S)
+        await asyncio.gather(*(runner.stop(_RUNNER_STOP_S) for runner in self._runners))
+        if self._postgres is not None:
+            await asyncio.to_thread(self._postgres.stop)
+        self._lock.release()
+
+    def kill(self) -> None:
+        """Make a `stop` that is under way quick: gateway and runners end at once."""
+        for child in (self._gateway, *self._runners):
+            if child is not None:
+                child.kill()
+
+    def _prepare_home(self) -> None:
+        home = self._settings.home
+        try:
+            for folder in (home, home / "logs", home / "run"):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            free = shutil.disk_usage(home).free
+        except OSError as error:
+            raise SetupError(f"{home} can't be used: {error.strerror}; set HEADRACE_HOME") from None
+        if self._postgres is not None and free < _LEAST_FREE_BYTES:
+            raise SetupError(
+                f"the disk that holds {home} is full ({free // 2**20} MiB left): "
+                "free some space, or set HEADRACE_HOME"
+            )
+
+    async def _launch(self, child: Child) -> None:
+        await child.start()
+        self._tasks.append(asyncio.create_task(self._keep_alive(child)))
+
+    async def _keep_alive(self, child: Child) -> None:
+        backoff = 0.5
+        while True:
+            began = time.monotonic()
+            end = describe_end(await child.wait())
+            if not self._is_ready and self._has_schema:
+                self._fail(child, end)
+                return
+            # Before there is a schema, a runner may give up waiting for it; that is no failure.
+            backoff = 0.5 if time.monotonic() - began > _HEALTHY_S else backoff
+            if self._is_ready:
+                self._tell(
+                    f"{child.name} ended ({end}); starting it again in {backoff:g} s; log: {child.log}"
+                )
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, _LONGEST_BACKOFF_S)
+            await child.start()
+
+    def _fail(self, child: Child, end: str) -> None:
+        if self._failure is None or self._failure.done():
+            return
+        for line in child.last_lines(15):
+            self._tell(f"  {child.name} | {line}")
+        self._failure.set_exception(
+            SetupError(f"{child.name} ended at its start ({end}); its log: {child.log}")
+        )
+
+    async def _watch_postgres(self, postgres: EmbeddedPostgres) -> None:
+        while True:
+            await asyncio.sleep(_POSTGRES_POLL_S)
+            if not postgres.is_running():
+                self._tell(f"Postgres ended; starting it again; log: {postgres.log}")
+                try:
+                    await self._thread(postgres.start)
+                except SetupError as error:
+                    self._tell(str(error))
+
+    async def _migrate(self, url: str) -> None:
+        from headrace.migrations import migrate  # noqa: PLC0415 - loads while runners start
+
+        if applied := await self._thread(lambda: migrate(url)):
+            self._tell(f"applied {len(applied)} migrations")
+        self._has_schema = True
+
+    async def _first_key(self, settings: Settings) -> str:
+        from headrace.site.first_key import first_key  # noqa: PLC0415 - loads while runners start
+
+        async with await _open(settings) as database:
+            return await first_key(database, settings.home)
+
+    async def _functions(self, settings: Settings) -> dict[str, Manifest]:
+        from headrace import registry  # noqa: PLC0415 - loads while runners start
+
+        async with await _open(settings) as database:
+            return dict((await registry.load(database)).functions)
+
+    async def _wait_until_ready(self) -> None:
+        told, patient_until = "", time.monotonic() + _PATIENCE_S
+        while True:
+            with contextlib.suppress(OSError):
+                status, body = await get_status(self._settings.host, self._settings.port, "/readyz")
+                if status == 200:
+                    return
+                missing = _missing(status, body)
+                if missing != told and time.monotonic() > patient_until:
+                    told = missing
+                    self._tell(f"still not ready: {missing}; logs: {self._settings.home / 'logs'}")
+            await asyncio.sleep(_READY_POLL_S)
+
+    async def _or_failure(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(work)
+        failure = self._failure
+        assert failure is not None
+        try:
+            either: set[asyncio.Future[Any]] = {task, failure}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                failure.result()
+            return await task
+        finally:
+            task.cancel()
+
+    async def _thread(self, work: Callable[[], T]) -> T:
+        # Remembered and shielded: `stop` must not overtake work in a thread, which nothing can cancel.
+        future = asyncio.ensure_future(_in_thread(work))
+        self._in_thread = future
+        return await asyncio.shield(future)
+
+
+async def _open(settings: Settings) -> Database:
+    from headrace.database import Database  # noqa: PLC0415 - loads while runners start
+
+    return await Database.open(settings.database_url, application_name="headrace-up", max_size=1)
+
+
+def _in_thread(work: Callable[[], T]) -> Awaitable[T]:
+    return asyncio.get_running_loop().run_in_executor(None, work)
+
+
+def _missing(status: int, body: bytes) -> str:
+    try:
+        missing = msgspec.json.decode(body, type=_Readiness).missing
+    except msgspec.MsgspecError:
+        missing = []
+    return ", ".join(missing) or f"the gateway answers {status}"
