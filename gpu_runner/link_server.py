@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -31,6 +32,7 @@ class LinkServer:
         self._runner_id = runner_id
         self._secret = secret
         self._sessions: set[Session] = set()
+        self._emptied = asyncio.Event()
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -48,8 +50,14 @@ class LinkServer:
         ).stream
 
     def _open(self, stream: FrameStream[Frame]) -> None:
-        session = Session(stream, self._supervisor, self._sessions.discard)
+        session = Session(stream, self._supervisor, self._ended)
         self._sessions.add(session)
+        self._emptied.clear()
+
+    def _ended(self, session: Session) -> None:
+        self._sessions.discard(session)
+        if not self._sessions:
+            self._emptied.set()
 
     def _refused(self, error: Exception) -> None:
         log.warning("a connection to the link was refused: %s", error)
@@ -58,6 +66,23 @@ class LinkServer:
         """End all sessions: gateways dial again and learn what is served now."""
         for session in list(self._sessions):
             session.close()
+
+    def say_goodbye(self) -> None:
+        """Stop listening, and tell gateways to send no more calls and to hang up when all are answered."""
+        if self._server is not None:
+            self._server.close()
+        for session in self._sessions:
+            session.answer(Pong(self._supervisor.loads(), draining=True))
+
+    async def emptied(self, seconds: float) -> None:
+        """Return when all gateways have hung up, or after so many seconds.
+
+        Whoever ends a link may lose a call that is on its way; only the gateway knows that there is none.
+        """
+        if self._sessions:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._emptied.wait()
 
     def close(self) -> None:
         """Stop listening and end all sessions."""
@@ -79,7 +104,7 @@ class Session:
         stream.on_frame = self._receive
         stream.on_lost = self._lost
 
-    def answer(self, frame: Answer | Started) -> None:
+    def answer(self, frame: Answer | Started | Pong) -> None:
         """Send a frame to the gateway."""
         self._stream.send(frame)
 

@@ -36,6 +36,7 @@ from headrace.telemetry import logs
 log = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
+_HANG_UP_S = 1.0
 
 T = TypeVar("T")
 
@@ -214,12 +215,19 @@ class Runner:
     async def _leave(self, supervisor: Supervisor, registration: Registration) -> None:
         log.info("stopping: taking no new calls")
         supervisor.draining = True
+        if self._link is not None:
+            self._link.say_goodbye()
         await registration.end()
-        draining = asyncio.ensure_future(supervisor.drain(DRAIN_S))
+        draining = asyncio.ensure_future(self._drain(supervisor))
         hurry = asyncio.ensure_future(self._hurrying.wait())
         await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
         for task in (draining, hurry):
             task.cancel()
+
+    async def _drain(self, supervisor: Supervisor) -> None:
+        await supervisor.drain(DRAIN_S)
+        if self._link is not None:
+            await self._link.emptied(_HANG_UP_S)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -106,7 +106,7 @@ class Supervisor:
 
     def _wait(self, call: DirectCall, slots: Slots) -> None:
         longest = call.frame.wait_ms / 1000
-        if any(executor.is_ready for executor in self.executors):
+        if not self._is_cold():
             longest = min(longest, self._brief_wait)
             predicted = slots.predicted_wait(len(self.executors))
             if predicted > longest or not slots.has_memory_for(call):
@@ -119,6 +119,9 @@ class Supervisor:
         self._calls[call.job_id] = call
         slots.push(call)
         self._keep_ticking()
+
+    def _is_cold(self) -> bool:
+        return not any(executor.is_ready for executor in self.executors)
 
     def _refuse(self, call: DirectCall, reason: str, retry_after_s: float, detail: str = "") -> None:
         self._metrics.refused(call.frame.function, reason)
@@ -281,7 +284,7 @@ class Supervisor:
         for slots in self.groups():
             for call in slots.overdue(now):
                 self._forget(call)
-                cold = not any(executor.is_ready for executor in self.executors)
+                cold = self._is_cold()
                 self._refuse(call, "cold" if cold else "full", self._load_s if cold else self._brief_wait)
         for executor in self.executors:
             for call in executor.calls.values():

@@ -23,10 +23,13 @@ class Channel:
         self._frames: deque[ToExecutor] = deque()
 
     def send(self, frame: FromExecutor) -> None:
-        """Send one frame; safe from any thread."""
+        """Send one frame; safe from any thread. Raises like `receive`."""
         data = pack(frame)
-        with self._sending:
-            self._socket.sendall(data)
+        try:
+            with self._sending:
+                self._socket.sendall(data)
+        except OSError as error:
+            raise EOFError from error
 
     def receive(self) -> ToExecutor:
         """The next frame, waiting for it.

@@ -37,7 +37,7 @@ class Execution:
     def perform(self) -> Done | Failed:
         """Run a synchronous function to its end."""
         try:
-            self.call.check()  # stopped before it began
+            self._refuse_stopped()
             value = self.function.decode(self.run.input)
             output = self.function.fn(value, **self._injected())
             return self._done(output)
@@ -47,12 +47,16 @@ class Execution:
     async def perform_async(self) -> Done | Failed:
         """Run an asynchronous function to its end."""
         try:
-            self.call.check()  # stopped before it began
+            self._refuse_stopped()
             value = self.function.decode(self.run.input)
             output = await self.function.fn(value, **self._injected())
             return self._done(output)
         except BaseException as error:
             return self._failed(error)
+
+    def _refuse_stopped(self) -> None:
+        if self.call.is_stopped:  # while it waited for its thread
+            raise CallStopped("the call was stopped before it began")
 
     def _injected(self) -> dict[str, Any]:
         injected: dict[str, Any] = {

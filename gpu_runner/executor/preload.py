@@ -9,8 +9,15 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
+
+from headrace.process import signal_on_parent_death
 
 VARIABLE = "_HEADRACE_PRELOAD"
+
+if VARIABLE in os.environ:
+    # The fork server's own way, a pipe that ends, is held open by every executor, hanging ones too.
+    signal_on_parent_death(signal.SIGKILL)
 
 for _name in filter(None, os.environ.get(VARIABLE, "").split(",")):
     try:

@@ -135,7 +135,7 @@ async def generate_async(input: Ask) -> AsyncIterator[Token]:
 assert_type(generate_async, Function[Ask, Answer])
 
 
-@function(pool="large", name="the-pipeline", examples=[{"prompt": "hello"}])
+@function(pool="default", name="the-pipeline", examples=[{"prompt": "hello"}])
 async def pipeline(input: Ask, *, call: Call) -> Answer:
     answer = await call.invoke(generate, input)
     assert_type(answer, Answer)

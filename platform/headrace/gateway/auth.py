@@ -33,9 +33,11 @@ class Authenticator:
         self._database = database
         self._known: OrderedDict[bytes, KeyRow] = OrderedDict()
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
+        self._forgotten = 0
 
     def forget(self) -> None:
         """Look every key up again."""
+        self._forgotten += 1
         self._known.clear()
         self._unknown.clear()
 
@@ -60,12 +62,14 @@ class Authenticator:
             raise Problem("missing-key", "The `Authorization` header must be `Bearer KEY`.")
         if len(header) > _LONGEST_HEADER or self._unknown.get(digest, 0.0) > time.monotonic():
             raise Problem("invalid-key")
+        forgotten = self._forgotten
         row = await find_owner(self._database, hashlib.sha256(key.strip()).digest())
         if row is None:
             # Keys are random, so guessing is hopeless; this only spares Postgres a client's wrong key.
             _remember(self._unknown, digest, time.monotonic() + _UNKNOWN_FOR_S, _MOST_UNKNOWN)
             raise Problem("invalid-key")
-        _remember(self._known, digest, row, _MOST_KNOWN)
+        if forgotten == self._forgotten:  # else it may have been revoked since it was read
+            _remember(self._known, digest, row, _MOST_KNOWN)
         return row
 
 

@@ -87,7 +87,7 @@ class Caller:
             elapsed = self._loop.time() - accepted_at
             serving = self._choose(asked)
             if serving is None:
-                if asked.attempt == 1 or not await self._links.next_change(asked.span.hold - elapsed):
+                if asked.attempt == 1 or not await self._room(asked, asked.span.hold - elapsed):
                     raise self._no_room(asked)
                 continue
             pending = serving.link.call(_frame(asked, elapsed))
@@ -113,10 +113,19 @@ class Caller:
     def _choose(self, asked: Asked) -> Serving | None:
         manifest = asked.manifest
         candidates = self._links.serving(manifest.name, manifest.interface, asked.refusals)
-        sound = [
-            serving for serving in candidates if not serving.degraded and not serving.link.is_congested
-        ]
-        return most_room(sound or candidates)
+        sound = [serving for serving in candidates if not serving.degraded]
+        flowing = [serving for serving in sound if not serving.link.is_congested]
+        return most_room(flowing or sound or candidates)
+
+    async def _room(self, asked: Asked, seconds: float) -> bool:
+        """Wait until a call that has to start again may be taken; False when the time is up.
+
+        That is when a link comes or goes, or when the first of those that refused said that it has room.
+        """
+        soonest = min((refusal.retry_after_s for refusal in asked.refusals.values()), default=seconds)
+        pause = min(seconds, max(soonest, _BACKOFF_S))
+        asked.refusals.clear()
+        return await self._links.next_change(pause) or pause < seconds
 
     async def _wait(self, pending: PendingCall, asked: Asked, accepted_at: float) -> Answer:
         """The answer; at the end of the hold, or when the client leaves, an exception."""

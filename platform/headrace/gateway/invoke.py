@@ -145,7 +145,7 @@ class Invoke:
         if b"idempotency-key" in headers:
             raise Problem("idempotency-not-supported")
         body = await _read_body(exchange, manifest.limits.input)
-        function.check(strict_json.decode(body))
+        function.check(strict_json.decode(body), len(body))
         if prefer.wait is not None:
             exchange.applied = b"wait=%d" % prefer.wait
         exchange.asked = Asked(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from litestar import HttpMethod, Request, Response, route
-from litestar.params import FromPath  # noqa: TC002 - Litestar reads the handlers' annotations
+from litestar.params import FromPath
 from markupsafe import escape
 
 from headrace.domain import Manifest

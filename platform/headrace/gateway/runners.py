@@ -68,6 +68,7 @@ class RunnerLink:
         self._links = links
         self._pending: dict[str, PendingCall] = {}
         self._stream: FrameStream[Frame] | None = None
+        self._leaving = False
         self._liveness: Liveness | None = None
         self._lost = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -76,6 +77,11 @@ class RunnerLink:
     @property
     def is_up(self) -> bool:
         """Whether calls can be sent."""
+        return self._stream is not None and not self._leaving
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the runner is there: one that leaves may still have calls to answer."""
         return self._stream is not None
 
     @property
@@ -99,6 +105,7 @@ class RunnerLink:
         if pending is not None and self._stream is not None:
             self._settle_load(pending)
             self._stream.send(Stop(job_id))
+            self._hang_up_when_done()
 
     def _answered(self, frame: Answer) -> None:
         pending = self._pending.pop(frame.job_id, None)
@@ -106,6 +113,11 @@ class RunnerLink:
             return  # it was stopped
         self._settle_load(pending, frame.load)
         pending.deliver(frame)
+        self._hang_up_when_done()
+
+    def _hang_up_when_done(self) -> None:
+        if self._leaving and not self._pending and self._stream is not None:
+            self._stream.close()
 
     def _settle_load(self, pending: PendingCall, reported: int | None = None) -> None:
         serving = self.services.get(pending.frame.function)
@@ -126,11 +138,17 @@ class RunnerLink:
                 if self._stream is not None:
                     self._stream.send(Pong())
             case Pong():
-                for function, load in frame.loads.items():
-                    if serving := self.services.get(function):
-                        serving.load = load
+                self._told(frame)
             case _:
                 raise LinkError(f"a runner doesn't send {type(frame).__name__} in this version")
+
+    def _told(self, state: Pong) -> None:
+        for function, load in state.loads.items():
+            if serving := self.services.get(function):
+                serving.load = load
+        if state.draining:
+            self._leaving = True
+            self._hang_up_when_done()
 
     # ------------------------------------------------------------------ coming and going
 
@@ -167,6 +185,7 @@ class RunnerLink:
         if hello.runner_id != self.info.runner_id:
             raise LinkError(f"another runner, {hello.runner_id}, answers there")
         self._stream = stream
+        self._leaving = False
         self._liveness = Liveness(stream)
         self.services = {
             service.function: Serving(self, service.interface, service.slots, service.degraded)
@@ -187,7 +206,10 @@ class RunnerLink:
         for call in pending.values():
             # Whether it had started isn't known unless the runner said so: it counts as a start.
             call.deliver(Lost(call.frame.job_id, call.frame.attempt, charged=True))
-        log.warning("runner %s is lost: %s", self.info.runner_id, error or "it closed the link")
+        if self._leaving:
+            log.info("runner %s has left", self.info.runner_id)
+        else:
+            log.warning("runner %s is lost: %s", self.info.runner_id, error or "it closed the link")
         self._links.changed()
 
 
@@ -211,7 +233,7 @@ class RunnerLinks:
             if runner_id not in self._links:
                 self._links[runner_id] = RunnerLink(info, secret, self)
         for runner_id in [known for known in self._links if known not in listed]:
-            if not self._links[runner_id].is_up:
+            if not self._links[runner_id].is_linked:
                 self._links.pop(runner_id).close()
 
     def changed(self) -> None:

@@ -47,9 +47,14 @@ class Ping(_Frame, tag="PING"):
 
 
 class Pong(_Frame, tag="PONG"):
-    """Both: yes. From a runner with the load (running and waiting calls) of each function's slots."""
+    """Both: yes. From a runner with the load (running and waiting calls) of each function's slots.
+
+    `draining`, which a runner also says unasked, means that it leaves: the gateway sends it no more calls,
+    and ends the link when those that it has sent are answered.
+    """
 
     loads: dict[str, int] = {}
+    draining: bool = False
 
 
 class Call(_Frame, tag="CALL"):

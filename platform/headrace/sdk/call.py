@@ -89,6 +89,11 @@ class Call:
             f"Call.invoke({function.name!r}) is not yet supported in this version of Headrace"
         )
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the call has been marked as cancelled."""
+        return self._stopped
+
     def stop(self) -> None:
         """Mark the call as cancelled: the next `check` raises."""
         self._stopped = True

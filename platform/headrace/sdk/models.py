@@ -6,16 +6,13 @@ import inspect
 import math
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from headrace.domain import FOREVER, parse_size
 from headrace.sdk.device import Device
 from headrace.sdk.places import Place
 
 T = TypeVar("T")
-
-KEEP_ALIVE: Final = 300.0
-"""Seconds for which an unused model stays loaded, unless it says otherwise."""
 
 
 class Model(Generic[T]):
@@ -50,17 +47,16 @@ class ModelDecorator(Protocol):
         ...
 
 
-def model(
-    *misplaced: object, keep_alive: float = KEEP_ALIVE, memory: int | str | None = None
-) -> ModelDecorator:
+def model(*misplaced: object, keep_alive: float = FOREVER, memory: int | str | None = None) -> ModelDecorator:
     """Declare a loader of a model: a function that takes a `Device` and returns what functions use.
 
     Import heavy libraries inside it.
 
     Args:
         misplaced: nothing belongs here; it is there to catch `@model` without parentheses.
-        keep_alive: seconds for which it stays loaded after its last use; FOREVER never unloads it.
-        memory: what it needs, in bytes or as text such as "400MiB"; measured when left out.
+        keep_alive: seconds for which it stays loaded after its last use; FOREVER never unloads it, and is
+            all that this version supports.
+        memory: what it needs, in bytes or as text such as "400MiB"; recorded, and not enforced yet.
     """
     if misplaced:
         raise Place.of_caller("model").error(
@@ -100,6 +96,8 @@ def _check_keep_alive(keep_alive: object, place: Place) -> None:
     )
     if not valid:
         raise place.error("keep_alive", f"must be FOREVER or seconds from 0, not {keep_alive!r}")
+    if keep_alive != FOREVER:
+        raise place.not_yet("a keep_alive other than FOREVER")
 
 
 class Uses:

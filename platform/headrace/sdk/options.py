@@ -72,6 +72,8 @@ def read_options(given: FunctionOptions, place: Place) -> Options:
     _check_count("attempts", options.attempts, MAX_ATTEMPTS, place)
     _check_count("concurrency", options.concurrency, 10_000, place)
     _check_name("pool", options.pool, place)
+    if options.pool != "default":
+        raise place.not_yet("a pool other than 'default'")
     if options.openai is not None:
         raise place.not_yet("openai=")
     if options.reserve:

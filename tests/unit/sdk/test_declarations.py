@@ -36,7 +36,7 @@ def refused(declare) -> str:
 
 
 def test_a_declaration_keeps_the_function_and_says_what_it_needs():
-    @function(budget=Budget(hard=5), limits=Limits(input="2KiB"), name="pairs", pool="large")
+    @function(budget=Budget(hard=5), limits=Limits(input="2KiB"), name="pairs")
     def score(input: Pair, *, call: Call, left: Encoder = uses(encoder)) -> int:
         """Score a pair.
 
@@ -50,7 +50,8 @@ def test_a_declaration_keeps_the_function_and_says_what_it_needs():
     assert (score.name, score.call_parameter, score.is_async) == ("pairs", "call", False)
     assert dict(score.models) == {"left": encoder}
     manifest = score.manifest
-    assert (manifest.name, manifest.pool, manifest.attempts, manifest.concurrency) == ("pairs", "large", 2, 1)
+    assert (manifest.name, manifest.pool) == ("pairs", "default")
+    assert (manifest.attempts, manifest.concurrency) == (2, 1)
     assert manifest.description == "Score a pair.\n\nBy length."
     assert (manifest.budget, manifest.limits) == (Budget(hard=5), Limits(input=2048))
     assert score.__doc__ == score.fn.__doc__
@@ -266,6 +267,7 @@ def test_what_is_not_there_yet_is_refused_and_never_half_done():
         ({"collect": sum}, yields, "collect="),
         ({"openai": "chat"}, plain, "openai="),
         ({"reserve": 1}, plain, "reserve="),
+        ({"pool": "large"}, plain, "a pool other than 'default'"),
         ({}, yields, "a body that yields"),
         ({}, yields_async, "a body that yields"),
         ({}, returns_iterator, "an iterator as the return type"),

@@ -28,7 +28,7 @@ def test_models_have_defaults():
     def plain(device: Device) -> int:
         return 1
 
-    assert (plain.keep_alive, plain.memory) == (300.0, None)
+    assert (plain.keep_alive, plain.memory) == (FOREVER, None)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,13 @@ def test_bad_options_are_refused(options, field):
     place = re.escape(f"{__file__}:{loads.__code__.co_firstlineno}: model 'loads', {field}: ")
     with pytest.raises(DeclarationError, match=place):
         model(**options)(loads)
+
+
+def test_what_this_version_cannot_do_is_refused():
+    def loads(device: Device) -> int: ...
+
+    with pytest.raises(DeclarationError, match=r"keep_alive other than FOREVER is not yet supported"):
+        model(keep_alive=300)(loads)
 
 
 def test_bad_loaders_are_refused():

@@ -219,7 +219,6 @@ def test_a_revision_names_everything_else():
         revised('"""Documented."""; return input.a'),
         revised("return input.a", attempts=1),
         revised("return input.a", budget=Budget(hard=5)),
-        revised("return input.a", pool="large"),
         revised("return input.a", examples=[{"a": 1}]),
     ]
     assert {other.manifest.interface for other in others} == {plain.manifest.interface}
