@@ -67,18 +67,21 @@ class DirectCall:
         """The name of the call on every link."""
         return self.frame.job_id
 
-    def start(self, executor: ExecutorProcess) -> float:
-        """Note the start; returns the instant of the soft limit.
+    @property
+    def hold_until(self) -> float:
+        """When its connection is given up: waiting any longer is of no use."""
+        return self.received_at + self.frame.wait_ms / 1000
+
+    def start(self, executor: ExecutorProcess) -> None:
+        """Note the start.
 
         The call may run until the function's hard limit or its deadline, whichever comes first. At the
         deadline it is asked to end and killed a little later: callers choose short deadlines, and mustn't
         be able to make everybody wait for models to be loaded again.
         """
-        budget = self.manifest.budget
         self.executor = executor
         self.started_at = time.monotonic()
-        self.kill_at = min(self.started_at + budget.hard, self.deadline_at + DEADLINE_GRACE_S)
-        return min(self.started_at + budget.soft_limit, self.deadline_at)
+        self.kill_at = min(self.started_at + self.manifest.budget.hard, self.deadline_at + DEADLINE_GRACE_S)
 
     @property
     def queue_ms(self) -> float:

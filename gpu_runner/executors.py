@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from gpu_runner.ahead import Ahead
 from gpu_runner.calls import DirectCall
 from gpu_runner.executor import main, preload
 from gpu_runner.executor.main import ExecutorConfig
@@ -71,6 +72,7 @@ class ExecutorProcess:
         self.index = index
         self.calls: dict[str, DirectCall] = {}
         self.busy: Counter[str] = Counter()
+        self.ahead = Ahead()
         self.is_ready = False
         self.killed_for: DirectCall | None = None
         self.restarts = -1

@@ -13,13 +13,16 @@ class _Frame(msgspec.Struct, array_like=True):
 
 
 class Run(_Frame, tag="RUN"):
-    """Supervisor: run this call now. `soft_at` and `deadline_at` are `time.monotonic()` instants."""
+    """Supervisor: run this call, after those that came before it if its thread is busy.
+
+    `soft_s` counts from the start; `deadline_at` is a `time.monotonic()` instant.
+    """
 
     job_id: str
     function: str
     input: bytes
     attempt: int
-    soft_at: float
+    soft_s: float
     deadline_at: float
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from gpu_runner.calls import DirectCall
 from headrace.sdk import Function
 
-MAIN = "main"
+MAIN = "(main)"  # no function can be named so
 
 _WEIGHT = 0.1  # of the newest execution in the running mean
 _MAX_WAITING_BYTES = 64 * 2**20
@@ -31,6 +31,7 @@ class Slots:
         self.name = name
         self.per_executor = per_executor
         self.running = 0
+        self.ahead = 0
         self.waiting: deque[DirectCall] = deque()
         self._waiting_bytes = 0
         self._waiting_s = 0.0
@@ -39,7 +40,7 @@ class Slots:
     @property
     def load(self) -> int:
         """Calls that run or wait."""
-        return self.running + len(self.waiting)
+        return self.running + self.ahead + len(self.waiting)
 
     def predicted_wait(self, executors: int) -> float:
         """Seconds until a call that came now would start, by the means of what is ahead of it."""
@@ -66,11 +67,37 @@ class Slots:
         self.waiting.remove(call)
         self._left(call)
 
+    def wait_for_process(self) -> None:
+        """Nothing is ready: the brief wait is no measure, so calls wait for it as long as they can."""
+        for call in self.waiting:
+            call.wait_until = call.hold_until
+
     def overdue(self, now: float) -> Iterator[DirectCall]:
         """Take out the calls that have waited as long as they may."""
         for call in [call for call in self.waiting if call.wait_until <= now]:
             self.remove(call)
             yield call
+
+    def handed_ahead(self, call: DirectCall) -> None:
+        """A call waits in an executor for the end of another."""
+        self.ahead += 1
+        self._running_s += call.expected_s
+
+    def promoted(self) -> None:
+        """A call that was handed ahead has started."""
+        self.ahead -= 1
+        self.running += 1
+
+    def returned(self, call: DirectCall) -> None:
+        """A call that was handed ahead never started; it is no longer counted."""
+        self.ahead -= 1
+        self._less(call)
+
+    def push_back(self, call: DirectCall) -> None:
+        """Let a call wait before all others."""
+        self.waiting.appendleft(call)
+        self._waiting_bytes += len(call.frame.input)
+        self._waiting_s += call.expected_s
 
     def started(self, call: DirectCall) -> None:
         """A call has taken a slot."""
@@ -80,7 +107,11 @@ class Slots:
     def ended(self, call: DirectCall) -> None:
         """A call has given its slot back."""
         self.running -= 1
-        self._running_s = 0.0 if self.running == 0 else self._running_s - call.expected_s
+        self._less(call)
+
+    def _less(self, call: DirectCall) -> None:
+        busy = self.running + self.ahead
+        self._running_s = self._running_s - call.expected_s if busy else 0.0
 
     def _left(self, call: DirectCall) -> None:
         self._waiting_bytes -= len(call.frame.input)

@@ -11,18 +11,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from gpu_runner.answers import answer_of, answer_of_killed
 from gpu_runner.calls import Caller, DirectCall
 from gpu_runner.executors import ExecutorProcess
 from gpu_runner.frames import Done, Failed, FromExecutor, Ready, Run, Stop
 from gpu_runner.metrics import RunnerMetrics
-from gpu_runner.slots import ServiceTime, Slots, slots_for
-from headrace.link.frames import Call, Error, Lost, Refused, Result, Service, Started
+from gpu_runner.slots import MAIN, ServiceTime, Slots, slots_for
+from headrace.link.frames import Call, Lost, Refused, Service, Started
 from headrace.sdk import Function
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.05  # how exactly limits and waits end; only while there are calls
 _COLD_RETRY_S = 5.0
+_SUPERSEDED_RETRY_S = 0.2
 _ENDS = (Done, Failed)
 
 
@@ -94,13 +96,20 @@ class Supervisor:
         call = DirectCall(frame, caller, function.manifest)
         call.expected_s = self._service_times[frame.function].mean
         slots = self._slots[frame.function]
-        if reason := self.degraded.get(frame.function):
+        if frame.job_id in self._calls:
+            # Its gateway lost the link, dialled again, and this end hasn't noticed the loss yet.
+            self.stop(frame.job_id)
+            self._refuse(call, "full", _SUPERSEDED_RETRY_S)
+        elif reason := self.degraded.get(frame.function):
             self._refuse(call, "degraded", _COLD_RETRY_S, reason)
         elif self.draining:
             self._refuse(call, "draining", 1.0)
         elif executor := self._free_executor(slots):
             self._calls[frame.job_id] = call
             self._start(call, slots, executor)
+        elif not slots.waiting and (executor := self._short_executor(slots, call)):
+            self._calls[frame.job_id] = call
+            self._hand_ahead(call, slots, executor)
         else:
             self._wait(call, slots)
 
@@ -138,15 +147,38 @@ class Supervisor:
                     best = executor
         return best
 
+    def _short_executor(self, slots: Slots, call: DirectCall) -> ExecutorProcess | None:
+        """An executor to which the call can be handed while it runs another, since both are short."""
+        if slots.name != MAIN:
+            return None
+        able = [one for one in self.executors if one.is_ready and one.ahead.has_room_for(call)]
+        return min(able, key=lambda one: len(one.ahead), default=None)
+
+    def _hand_ahead(self, call: DirectCall, slots: Slots, executor: ExecutorProcess) -> None:
+        call.executor = executor
+        slots.handed_ahead(call)
+        executor.ahead.add(call)
+        executor.send(_run(call))
+        self._keep_ticking()
+
+    def _promote(self, executor: ExecutorProcess, slots: Slots) -> None:
+        """The call after the one that has ended has started by now, or will before anything else."""
+        call = executor.ahead.promote()
+        slots.promoted()
+        self._note_start(call, slots, executor)
+
     def _start(self, call: DirectCall, slots: Slots, executor: ExecutorProcess) -> None:
-        soft_at = call.start(executor)
         slots.started(call)
+        if slots.name == MAIN:
+            executor.ahead.running = call
+        executor.send(_run(call))
+        self._note_start(call, slots, executor)
+
+    def _note_start(self, call: DirectCall, slots: Slots, executor: ExecutorProcess) -> None:
+        call.start(executor)
         executor.busy[slots.name] += 1
         executor.calls[call.job_id] = call
         frame = call.frame
-        executor.send(
-            Run(frame.job_id, frame.function, frame.input, frame.attempt, soft_at, call.deadline_at)
-        )
         self._metrics.started(frame.function, call.queue_ms / 1000)
         self._keep_ticking()
 
@@ -154,6 +186,15 @@ class Supervisor:
         for slots in self.groups():
             while slots.waiting and (executor := self._free_executor(slots)):
                 self._start(slots.pop(), slots, executor)
+
+    def _give_next(self, executor: ExecutorProcess, slots: Slots) -> None:
+        """Use the slot that an executor has freed."""
+        if slots.name == MAIN and executor.ahead:
+            self._promote(executor, slots)
+        elif slots.waiting and executor.is_ready:  # it may have been killed meanwhile
+            self._start(slots.pop(), slots, executor)
+        while slots.waiting and executor.is_ready and executor.ahead.has_room_for(slots.waiting[0]):
+            self._hand_ahead(slots.pop(), slots, executor)
 
     # ------------------------------------------------------------------ ending calls
 
@@ -194,44 +235,23 @@ class Supervisor:
             log.warning("executor %d answered for an unknown call", executor.index)
             return
         slots = self._release(call, executor)
-        if slots.waiting:
-            self._start(slots.pop(), slots, executor)
-        outcome = self._answer(call, frame, slots.load)
+        self._give_next(executor, slots)
+        answer, outcome = answer_of(call, frame, slots.load)
+        call.caller.answer(answer)
         if outcome == "succeeded":
             self._service_times[call.frame.function].observe(frame.exec_s)
         self._metrics.ended(call.frame.function, outcome, frame.exec_s)
 
-    def _answer(self, call: DirectCall, frame: Done | Failed, load: int) -> str:
-        exec_ms, attempt = frame.exec_s * 1000, call.frame.attempt
-        if isinstance(frame, Done):
-            call.caller.answer(Result(call.job_id, frame.output, attempt, call.queue_ms, exec_ms, load))
-            return "succeeded"
-        category = frame.category
-        if category == "stopped":
-            category = "cancelled" if call.stopped else "soft-limit-exceeded"
-        call.caller.answer(
-            Error(
-                call.job_id,
-                category,
-                frame.message,
-                attempt,
-                call.queue_ms,
-                exec_ms,
-                frame.retryable,
-                frame.errors,
-                load,
-            )
-        )
-        return category
-
     def executor_lost(self, executor: ExecutorProcess) -> None:
         """An executor's process has ended: its slots are free, its calls are settled."""
         culprit = executor.killed_for
+        self._take_back(executor)
         for call in list(executor.calls.values()):
             slots = self._release(call, executor)
             seconds = time.monotonic() - call.started_at
             if call is culprit:
-                outcome = self._limit_error(call, seconds, slots.load)
+                answer, outcome = answer_of_killed(call, seconds, slots.load)
+                call.caller.answer(answer)
             else:
                 # A crash of unknown cause charges everyone in it; a neighbour's kill charges nobody else.
                 call.caller.answer(Lost(call.job_id, call.frame.attempt, culprit is None, slots.load))
@@ -239,28 +259,23 @@ class Supervisor:
             self._metrics.ended(call.frame.function, outcome, seconds)
         self._metrics.restarted()
 
-    def _limit_error(self, call: DirectCall, seconds: float, load: int) -> str:
-        hard = call.manifest.budget.hard
-        if seconds >= hard:
-            category, message = "hard-limit-exceeded", f"The function ran into its hard limit of {hard:g} s."
-        else:
-            category, message = "deadline-exceeded", "The call ran into its deadline."
-        call.caller.answer(
-            Error(
-                call.job_id,
-                category,
-                message,
-                call.frame.attempt,
-                call.queue_ms,
-                seconds * 1000,
-                load=load,
-            )
-        )
-        return category
+    def _take_back(self, executor: ExecutorProcess) -> None:
+        """What was handed ahead never started: it waits again, before all others."""
+        for call in executor.ahead.take_back():
+            slots = self._slots[call.frame.function]
+            slots.returned(call)
+            if call.stopped:
+                self._forget(call)
+            else:
+                call.executor = None
+                call.wait_until = call.hold_until
+                slots.push_back(call)
 
     def _release(self, call: DirectCall, executor: ExecutorProcess) -> Slots:
         slots = self._slots[call.frame.function]
         del executor.calls[call.job_id]
+        if slots.name == MAIN:
+            executor.ahead.running = None
         executor.busy[slots.name] -= 1
         slots.ended(call)
         self._forget(call)
@@ -281,10 +296,12 @@ class Supervisor:
     def _tick(self) -> None:
         self._ticking = None
         now = time.monotonic()
+        cold = self._is_cold()
         for slots in self.groups():
+            if cold:
+                slots.wait_for_process()
             for call in slots.overdue(now):
                 self._forget(call)
-                cold = self._is_cold()
                 self._refuse(call, "cold" if cold else "full", self._load_s if cold else self._brief_wait)
         for executor in self.executors:
             for call in executor.calls.values():
@@ -307,3 +324,9 @@ class Supervisor:
                 await self._idle.wait()
         except TimeoutError:
             log.warning("drain: %d calls are cut off after %g s", len(self._calls), seconds)
+
+
+def _run(call: DirectCall) -> Run:
+    frame = call.frame
+    soft_s = call.manifest.budget.soft_limit
+    return Run(frame.job_id, frame.function, frame.input, frame.attempt, soft_s, call.deadline_at)

@@ -100,7 +100,9 @@ class Executor:
     def _serve_alone(self) -> None:
         """Read and run in turn: a thread that only reads costs a fifth of the executor's time."""
         while True:
-            self._dispatch(self._channel.receive(), self._perform)
+            with self._looking:  # a thread that a body left behind may look up still
+                frame = self._channel.receive()
+            self._dispatch(frame, self._perform)
 
     def _serve_beside(self) -> None:
         """Read in a thread, so that asynchronous functions start while a synchronous one runs."""
@@ -145,7 +147,7 @@ class Executor:
         return Call(
             job_id=run.job_id,
             attempt=run.attempt,
-            soft_at=run.soft_at,
+            soft_at=time.monotonic() + run.soft_s,
             deadline_at=run.deadline_at,
             report=lambda fraction, message: self._channel.send(Reported(run.job_id, fraction, message)),
             look_up=self._look_up if self._is_alone else None,

@@ -74,7 +74,10 @@ class Execution:
         return Done(self.run.job_id, data, self._elapsed())
 
     def _failed(self, error: BaseException) -> Failed:
-        failed = self._categorised(error)
+        try:
+            failed = self._categorised(error)
+        except Exception:  # an author's own exception class may be broken too
+            failed = self._failure("function-failed", "The function failed.")
         if failed.category in {"function-failed", "invalid-output"} and not isinstance(error, PermanentError):
             log.warning(
                 "function %s failed in job %s (attempt %d): %s at %s",
@@ -89,14 +92,14 @@ class Execution:
     def _categorised(self, error: BaseException) -> Failed:  # noqa: PLR0911 - a table
         match error:
             case InvalidInput():
-                errors = ((error.path, error.message),)
-                return self._failure("invalid-input", error.message, errors=errors)
+                message, path = _text(error.message), _text(error.path)
+                return self._failure("invalid-input", message, errors=((path, message),))
             case PermanentError():
-                return self._failure("function-failed", str(error))
+                return self._failure("function-failed", _text(error))
             case TransientError():
                 return self._failure("transient", "The function failed for now.", retryable=True)
             case InvalidOutput():
-                return self._failure("invalid-output", str(error))
+                return self._failure("invalid-output", _text(error))
             case CallStopped() | asyncio.CancelledError():
                 return self._failure("stopped", "The call was stopped.")
             case _ if _is_out_of_memory(error):
@@ -116,6 +119,11 @@ class Execution:
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._began
+
+
+def _text(words: object) -> str:
+    """What an author gave as a message, as text that can be sent: a file's name may hold lone surrogates."""
+    return str(words).encode("utf-8", "replace").decode()
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -48,6 +48,5 @@ class Residency:
             self._loaded[model.name] = model.load(self._device)
         except Exception as error:
             log.exception("model %s could not be loaded", model.name)
-            self._broken[model.name] = (
-                f"model {model.name} could not be loaded: {type(error).__name__}: {error}"
-            )
+            reason = f"model {model.name} could not be loaded: {type(error).__name__}: {error}"
+            self._broken[model.name] = reason.encode("utf-8", "replace").decode()

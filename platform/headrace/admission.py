@@ -6,8 +6,7 @@ So far every call is synchronous; a call without room is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from headrace.domain import Budget
 
@@ -29,8 +28,7 @@ class RunnerLoad(Protocol):
 R = TypeVar("R", bound=RunnerLoad)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """How long a call may take, in seconds from its acceptance.
 
     Args:

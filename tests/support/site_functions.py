@@ -228,6 +228,20 @@ async def note_twice(input: Note, *, call: Call) -> Witness:
     return await note_once.fn(input, call=call)
 
 
+@function()
+def note(input: Note) -> Nothing:
+    """Notes its start and takes its time."""
+    input.add(input.mark)
+    time.sleep(input.seconds)
+    return Nothing()
+
+
+@function(attempts=1)
+def note_alone(input: Note) -> Nothing:
+    """Does the same, and may not be started again."""
+    return note.fn(input)
+
+
 @function(budget=Budget(sync=20, hard=20))
 def watched(input: Note, *, call: Call) -> Nothing:
     """Notes when it is told to stop."""

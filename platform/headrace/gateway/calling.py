@@ -113,6 +113,8 @@ class Caller:
     def _choose(self, asked: Asked) -> Serving | None:
         manifest = asked.manifest
         candidates = self._links.serving(manifest.name, manifest.interface, asked.refusals)
+        if len(candidates) == 1:
+            return candidates[0]
         sound = [serving for serving in candidates if not serving.degraded]
         flowing = [serving for serving in sound if not serving.link.is_congested]
         return most_room(flowing or sound or candidates)

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_MOST_JOINED = 2**16  # more is written at once, or a long answer would pile up here unseen by flow control
+
 
 class _Joined:
     """A transport that writes once an iteration of the event loop; in everything else the one it wraps."""
@@ -19,15 +21,19 @@ class _Joined:
         self._transport = transport
         self._loop = loop
         self._parts: list[bytes] = []
+        self._size = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Write `data` at the end of this iteration."""
+        """Write `data` at the end of this iteration, or now when it is much."""
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
+        self._size += len(data)
+        if self._size > _MOST_JOINED:
+            self._flush()
 
     def close(self) -> None:
         """Write what is left, then close."""
@@ -36,6 +42,7 @@ class _Joined:
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
+        self._size = 0
         if parts:
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import sysconfig
@@ -88,7 +89,26 @@ def _import(name: str) -> ModuleType:
 def _import_failure(name: str, error: BaseException) -> DeclarationError:
     message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     reason = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return DeclarationError(f"{_place(error)}: module {name!r} can't be imported: {reason}")
+    place = _place(error)
+    if isinstance(error, ValueError) and (function := _decorated_at(place)):
+        # A Budget or Limits can't know whose it is, and is made before anything that does.
+        return DeclarationError(f"{place}: function {function!r}: {message}")
+    return DeclarationError(f"{place}: module {name!r} can't be imported: {reason}")
+
+
+def _decorated_at(place: str) -> str:
+    """The function that has a decorator at that file and line; empty where there is none."""
+    filename, _, line = place.rpartition(":")
+    try:
+        nodes = ast.walk(ast.parse(Path(filename).read_bytes()))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in node.decorator_list:
+                if decorator.lineno <= int(line) <= (decorator.end_lineno or 0):
+                    return node.name
+    return ""
 
 
 def _place(error: BaseException) -> str:

@@ -48,6 +48,13 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def environment(**settings: str) -> dict[str, str]:
+    """This process's environment, with these settings instead of its own and the test functions to import."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    path = os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**inherited, "PYTHONPATH": path, **settings}
+
+
 class Process:
     """One process of a site, with its output in a file."""
 
@@ -58,6 +65,7 @@ class Process:
         self.may_end = False
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as log:
+            self._begins_at = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *command],
                 env=dict(environment),
@@ -96,7 +104,8 @@ class Process:
         return self._process.poll() is not None
 
     def output(self) -> str:
-        return self.log.read_text(errors="replace")
+        """What it has written; not what an earlier process of the same name has."""
+        return self.log.read_bytes()[self._begins_at :].decode(errors="replace")
 
     def lines(self, event: str = "") -> list[dict[str, Any]]:
         """The lines of its log whose event begins so; each complete line must be a JSON object."""
@@ -135,10 +144,8 @@ class Site:
         self.client = httpx2.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
 
     def environment(self, **more: str) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         return {
-            **inherited,
-            "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            **environment(),
             "HEADRACE_HOME": str(self.folder / "home"),
             "HEADRACE_DATABASE_URL": self.database_url,
             "HEADRACE_PORT": str(self.port),
@@ -163,14 +170,19 @@ class Site:
 
     def start_gateway(self) -> Process:
         process = self.start("gateway", "headrace", "gateway")
-        eventually(lambda: self._answers(process), f"the gateway answers\n{process.output()}")
+        self.wait_answering()
         return process
 
-    def _answers(self, process: Process) -> bool:
-        assert not process.has_ended(), process.output()
-        with contextlib.suppress(httpx2.TransportError):
-            return self.client.get("/healthz").status_code == 200
-        return False
+    def wait_answering(self) -> None:
+        """Wait until the gateway serves HTTP."""
+
+        def answers() -> bool:
+            assert not self["gateway"].has_ended(), self["gateway"].output()
+            with contextlib.suppress(httpx2.TransportError):
+                return self.client.get("/healthz").status_code == 200
+            return False
+
+        eventually(answers, "the gateway answers")
 
     def start_runner(self, name: str = "runner", **more: str) -> Process:
         address = f"unix:{self.folder}/{name}.sock"
@@ -205,7 +217,7 @@ class Site:
     @contextlib.contextmanager
     def calling(self, *calls: tuple[str, Any]) -> Iterator[list[Future[httpx2.Response]]]:
         """The same while something else is done; all have an answer at the end."""
-        with ThreadPoolExecutor(len(calls)) as threads:
+        with ThreadPoolExecutor(max(1, len(calls))) as threads:
             yield [threads.submit(self.call, *call) for call in calls]
 
     def access_lines(self, request_id: str) -> list[dict[str, Any]]:

@@ -1,0 +1,56 @@
+"""Short calls that an executor has been given before the one that it runs has ended.
+
+Between two calls of a millisecond, an executor that has to ask for the next spends as long asleep as at
+work, and so do the processes around it: with three calls ahead, all of them together take a fifth less CPU
+time a call. Nothing is reserved that way, as all of them would be through within two milliseconds. A call
+counts as started only when the one before it has ended, since an executor runs and answers in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gpu_runner.calls import DirectCall
+
+_MOST = 3
+_WITHIN_S = 0.002
+
+
+class Ahead:
+    """What waits inside one executor for its main thread."""
+
+    def __init__(self) -> None:
+        self.running: DirectCall | None = None
+        self._calls: deque[DirectCall] = deque()
+        self._expected_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def has_room_for(self, call: DirectCall) -> bool:
+        """Whether this call, and all before it, are known to be short, and the running one isn't overdue."""
+        running = self.running
+        if running is None or not running.expected_s or not call.expected_s or len(self._calls) >= _MOST:
+            return False
+        if call.received_at - running.started_at > _WITHIN_S:
+            return False
+        return running.expected_s + self._expected_s + call.expected_s <= _WITHIN_S
+
+    def add(self, call: DirectCall) -> None:
+        """The call was sent to the executor."""
+        self._calls.append(call)
+        self._expected_s += call.expected_s
+
+    def promote(self) -> DirectCall:
+        """The first of them is running now."""
+        call = self.running = self._calls.popleft()
+        self._expected_s = self._expected_s - call.expected_s if self._calls else 0.0
+        return call
+
+    def take_back(self) -> list[DirectCall]:
+        """All of them, the last one first: the executor is gone."""
+        calls = list(reversed(self._calls))
+        self._calls.clear()
+        self._expected_s = 0.0
+        self.running = None
+        return calls
