@@ -38,7 +38,7 @@ def answer_of(call: DirectCall, ended: Done | Failed, load: int) -> tuple[Result
 def answer_of_killed(call: DirectCall, seconds: float, load: int) -> tuple[Error, str]:
     """The answer for a call whose executor was killed because of it, after so many seconds."""
     hard = call.manifest.budget.hard
-    if seconds >= hard:
+    if call.kill_at >= call.started_at + hard:
         category, message = "hard-limit-exceeded", f"The function ran into its hard limit of {hard:g} s."
     else:
         category, message = "deadline-exceeded", "The call ran into its deadline."

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from headrace.domain import Manifest
 from headrace.link.frames import Answer, Call, Started
-
-if TYPE_CHECKING:
-    from gpu_runner.executors import ExecutorProcess
 
 DEADLINE_GRACE_S = 1.0
 
@@ -19,6 +16,14 @@ class Caller(Protocol):
 
     def answer(self, frame: Answer | Started) -> None:
         """Send a frame to the gateway; ignored when it is gone."""
+        ...
+
+
+class Executor(Protocol):
+    """Where a call runs."""
+
+    def send(self, frame: object) -> None:
+        """Send a frame to the executor; ignored when it has died."""
         ...
 
 
@@ -58,7 +63,7 @@ class DirectCall:
         self.expected_s = 0.0
         self.started_at = 0.0
         self.kill_at = 0.0
-        self.executor: ExecutorProcess | None = None
+        self.executor: Executor | None = None
         self.announced = False
         self.stopped = False
 
@@ -72,7 +77,7 @@ class DirectCall:
         """When its connection is given up: waiting any longer is of no use."""
         return self.received_at + self.frame.wait_ms / 1000
 
-    def start(self, executor: ExecutorProcess) -> None:
+    def start(self, executor: Executor) -> None:
         """Note the start.
 
         The call may run until the function's hard limit or its deadline, whichever comes first. At the

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.0, 0.2, 1.0, 5.0, 15.0)  # before the n-th start in a row that came to nothing
 _BACKOFF_ONCE_READY_S = 1.0  # the most for one that had loaded its models: others wait for it
+_LAST_WORDS_S = 0.5  # for what a dead executor had said to be read
 _HEALTHY_S = 60.0  # an executor that lived so long starts the row anew
 
 
@@ -115,9 +116,16 @@ class ExecutorProcess:
             )
             # Waits for the fork server, which may still be importing.
             await asyncio.to_thread(process.start)
-        self._stream = FrameStream(decode_from_executor, self._receive, lambda _: lost.set())
-        await asyncio.get_running_loop().create_unix_connection(lambda: cast(Any, self._stream), sock=ours)
-        await lost.wait()
+        loop = asyncio.get_running_loop()
+        stream = self._stream = FrameStream(decode_from_executor, self._receive, lambda _: lost.set())
+        await loop.create_unix_connection(lambda: cast(Any, stream), sock=ours)
+        # A process that a body forked holds the socket open: the child's end counts, not only the socket's.
+        loop.add_reader(process.sentinel, self._ended, process.sentinel, stream)
+        try:
+            await lost.wait()
+        finally:
+            loop.remove_reader(process.sentinel)
+            stream.abort()
         self.is_ready = False
         # The slot is free only when the process is gone, not when its socket is.
         process.kill()
@@ -127,6 +135,12 @@ class ExecutorProcess:
         self._process = None
         self._on_lost(self)
         return self._was_ready
+
+    def _ended(self, sentinel: int, stream: FrameStream[FromExecutor]) -> None:
+        """The child is gone; what it said last may still be on its way."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sentinel)
+        loop.call_later(_LAST_WORDS_S, stream.abort)
 
     def _receive(self, frame: FromExecutor) -> None:
         if isinstance(frame, Ready):

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from gpu_runner.supervisor import Supervisor
+from gpu_runner.slots import Slots
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Process(Protocol):
+    """An executor, as far as it is counted."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its models are loaded."""
+        ...
+
+
+class Watched(Protocol):
+    """A supervisor, as far as it is counted."""
+
+    @property
+    def executors(self) -> Sequence[Process]:
+        """All executors, ready or not."""
+        ...
+
+    def groups(self) -> Iterable[Slots]:
+        """The groups of slots, each once."""
+        ...
 
 
 class RunnerMetrics:
@@ -57,8 +78,8 @@ class RunnerMetrics:
         self._wait = {name: wait.labels(name) for name in functions}
         self._succeeded = {name: self._ended.labels(name, "succeeded") for name in functions}
 
-    def watch(self, supervisor: Supervisor) -> None:
-        """Serve the supervisor's present state as gauges."""
+    def watch(self, supervisor: Watched) -> None:
+        """Serve a supervisor's present state as gauges."""
         self.registry.register(_State(supervisor))
 
     def started(self, function: str, waited_s: float) -> None:
@@ -85,7 +106,7 @@ class RunnerMetrics:
 class _State(Collector):
     """Reads slots and executors when Prometheus asks."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Watched) -> None:
         self._supervisor = supervisor
 
     def collect(self) -> Iterable[Metric]:

@@ -258,6 +258,7 @@ class Supervisor:
                 outcome = "lost"
             self._metrics.ended(call.frame.function, outcome, seconds)
         self._metrics.restarted()
+        self._start_waiting()  # what was taken back may start elsewhere
 
     def _take_back(self, executor: ExecutorProcess) -> None:
         """What was handed ahead never started: it waits again, before all others."""

@@ -144,11 +144,13 @@ class Executor:
             run_in_main(execution)
 
     def _call(self, run: Run) -> Call:
+        now = time.monotonic()
+        hard = self._functions[run.function].manifest.budget.hard
         return Call(
             job_id=run.job_id,
             attempt=run.attempt,
-            soft_at=time.monotonic() + run.soft_s,
-            deadline_at=run.deadline_at,
+            soft_at=now + run.soft_s,
+            deadline_at=min(now + hard, run.deadline_at),
             report=lambda fraction, message: self._channel.send(Reported(run.job_id, fraction, message)),
             look_up=self._look_up if self._is_alone else None,
         )

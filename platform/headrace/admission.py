@@ -5,6 +5,7 @@ So far every call is synchronous; a call without room is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -67,4 +68,4 @@ def most_room(runners: Iterable[R]) -> R | None:
 
 def retry_after(seconds: float) -> int:
     """`Retry-After` for room expected in so many seconds: whole seconds, 1 to 600."""
-    return min(600, max(1, int(seconds) + (seconds > int(seconds))))
+    return math.ceil(min(600, max(1, seconds)))

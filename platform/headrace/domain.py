@@ -17,7 +17,10 @@ FOREVER: Final = -1.0
 LANE_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 """A function's name is its lane's name, and Procrastinate refuses queue names over 40 bytes."""
 
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|KB|MB|GB)?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(B|KiB|MiB|GiB|KB|MB|GB)?", re.IGNORECASE)
+_MOST_COST: Final = 1e15
+"""JSON's integers have no end, floats do."""
+
 _UNITS: Final = {
     "b": 1,
     "kib": 2**10,
@@ -40,6 +43,8 @@ def parse_size(value: int | str) -> int:
         if match is None:
             raise ValueError(f"{value!r} is not a size; write bytes as a number or text such as '1MiB'")
         size = int(float(match[1]) * _UNITS[(match[2] or "B").lower()])
+    elif isinstance(cast("object", value), bool) or not isinstance(cast("object", value), int):
+        raise ValueError(f"a size must be a whole number of bytes or text such as '1MiB', not {value!r}")
     else:
         size = value
     if size <= 0:
@@ -185,7 +190,9 @@ def _measure(term: CostTerm, found: Any) -> float:
             texts = cast("list[Any]", found) if isinstance(found, list) else [found]
             return sum(len(text) for text in texts if isinstance(text, str))
         case _:
-            return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else 0.0
+            if isinstance(found, bool) or not isinstance(found, int | float):
+                return 0.0
+            return float(max(-_MOST_COST, min(found, _MOST_COST)))
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -173,6 +173,14 @@ def recovers(input: Nothing, *, call: Call) -> Witness:
 
 
 @function(attempts=2)
+def swells(input: Nothing, *, call: Call) -> Witness:
+    """Runs out of memory, once."""
+    if call.attempt == 1:
+        raise MemoryError
+    return Witness(pid=os.getpid(), attempt=call.attempt, job_id=call.job_id)
+
+
+@function(attempts=2)
 def never_recovers(input: Nothing) -> Nothing:
     """Fails for now, always."""
     raise TransientError("not yet")

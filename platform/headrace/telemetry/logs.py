@@ -6,6 +6,7 @@ Prompts, inputs, outputs and keys never get here: what is logged is named field 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import sys
 import time
@@ -79,7 +80,7 @@ class _Output:
 
     def msg(self, line: bytes) -> None:
         self._waiting.append(line)
-        if self.loop is None or len(self._waiting) >= self._MOST:
+        if self.loop is None or len(self._waiting) >= self._MOST or self.loop.is_closed():
             self.flush()
         elif len(self._waiting) == 1:
             self.loop.call_later(self._LATEST_S, self.flush)
@@ -113,6 +114,7 @@ def join_lines(loop: asyncio.AbstractEventLoop) -> None:
     A line for each call is a system call for each call otherwise.
     """
     _output.loop = loop
+    atexit.register(flush)
 
 
 def flush() -> None:
