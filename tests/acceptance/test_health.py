@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-import httpx2
 import pytest
 from harness.postgres import Clones
 from harness.problem import problem
-from harness.site import Site, eventually, site
+from harness.site import Site, answered, site
 
 
 def test_a_gateway_without_runners_lives_but_is_not_ready(clones: Clones) -> None:
@@ -25,9 +24,7 @@ def test_a_gateway_without_runners_lives_but_is_not_ready(clones: Clones) -> Non
         problem(alone.call("echo", {"text": "a"}), 404, "unknown-function")
 
         alone.start_runner()
-        response = eventually(
-            lambda: (answer := alone.client.get("/readyz")).status_code == 200 and answer, "it is ready"
-        )
+        response = answered(lambda: alone.client.get("/readyz"), 200)
         assert (response.json()["ready"], response.json()["missing"]) == (True, [])
         assert "Retry-After" not in response.headers
 
@@ -66,7 +63,7 @@ def sound(input: In) -> int:
     with clones.migrated() as url, site(url, runners=0) as broken:
         broken.write_module("broken", source)
         broken.start_runner(HEADRACE_FUNCTIONS="broken")
-        eventually(lambda: broken.client.get("/readyz").status_code == 200, "it is ready")
+        answered(lambda: broken.client.get("/readyz"), 200)
 
         document = problem(broken.call("infer", {"n": 1}), 503, "function-degraded")
         assert "secret" not in str(document)
@@ -101,20 +98,20 @@ def test_what_needs_no_key(served: Site, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "code"),
+    ("function", "code"),
     [
-        (lambda site: site.client.post("/fn/echo"), "missing-key"),
-        (lambda site: site.call("no-such-function", {}), "unknown-function"),
-        (lambda site: site.call("echo", {}), "invalid-input"),
-        (lambda site: site.call("obedient", {}), "soft-limit-exceeded"),
+        ("no-such-function", "unknown-function"),
+        ("echo", "invalid-input"),
+        ("fails", "function-failed"),
+        ("obedient", "soft-limit-exceeded"),
     ],
 )
-def test_a_problems_type_leads_to_a_page_about_it(served: Site, make: object, code: str) -> None:
-    assert callable(make)
-    response: httpx2.Response = make(served)
+def test_a_problems_type_leads_to_a_page_about_it(served: Site, function: str, code: str) -> None:
+    response = served.call(function, {})
     page = served.client.get(response.json()["type"])
 
     assert (page.status_code, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert response.json()["code"] == code
     assert code in page.text
     assert str(response.status_code) in page.text
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from harness.postgres import Clones
 from harness.problem import problem
-from harness.site import Site, eventually, site
+from harness.site import Site, answered, eventually, site
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +145,23 @@ def test_calls_wait_while_the_executor_starts(served: Site) -> None:
     assert before not in {answer.json()["pid"] for answer in answers}
     waited = float(answers[0].headers["Server-Timing"].split("dur=")[1].partition(",")[0])
     assert waited > 100
+
+
+def test_what_waits_for_a_slot_waits_for_the_next_process_when_that_one_is_killed(clones: Clones) -> None:
+    """Longer than the brief wait, which is for busy processes: this one takes a second to start."""
+    source = "import time\nfrom site_functions import echo, stuck\ntime.sleep(1)"
+    with clones.migrated() as url, site(url, runners=0, settings={"HEADRACE_BRIEF_WAIT": "0.8"}) as slow:
+        slow.write_module("slow_start", source)
+        slow.start_runner(HEADRACE_FUNCTIONS="slow_start")
+        answered(lambda: slow.client.get("/readyz"), 200)
+        with slow.calling(("stuck", {"seconds": 30})) as (stuck,):
+            running = "headrace_runner_running_calls"
+            eventually(lambda: slow.metric(slow["runner"], running, slots="(main)") == 1, "it runs")
+            response = slow.call("echo", {"text": "a"})
+
+    problem(stuck.result(), 504, "hard-limit-exceeded")
+    assert response.status_code == 200
+    assert response.elapsed.total_seconds() > 0.8
 
 
 def test_a_call_does_not_wait_longer_than_its_connection_may_be_held(served: Site) -> None:

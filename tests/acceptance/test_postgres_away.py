@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from harness.problem import problem
-from harness.site import Process, environment, eventually, site
+from harness.site import Process, answered, environment, eventually, free_port, site
 
 from headrace.database import Database
 from headrace.embedded import EmbeddedPostgres
@@ -77,10 +77,7 @@ def test_calls_go_on_for_a_while_and_all_comes_back_without_a_restart(server: Em
             assert problem(response, 503, "database-unavailable")["detail"]
         problem(served.call("echo", {}), 422, "invalid-input")
 
-        response = eventually(
-            lambda: (answer := served.call("echo", {"text": "a"})).status_code == 503 and answer,
-            "calls are refused",
-        )
+        response = answered(lambda: served.call("echo", {"text": "a"}), 503)
         assert GRACE_S - 1.5 < time.monotonic() - away_since < GRACE_S + 2
         assert "Postgres" in problem(response, 503, "database-unavailable")["detail"]
         assert served.client.get("/readyz").json()["missing"] == ["Postgres does not answer"]
@@ -89,7 +86,7 @@ def test_calls_go_on_for_a_while_and_all_comes_back_without_a_restart(server: Em
 
         server.start()
         back_since = time.monotonic()
-        eventually(lambda: served.call("echo", {"text": "a"}).status_code == 200, "calls are answered")
+        answered(lambda: served.call("echo", {"text": "a"}), 200)
         assert time.monotonic() - back_since < 5  # the listener's longest pause, and a little
         assert served.call("echo", {"text": "a"}, Authorization=unused).status_code == 200
         problem(served.call("echo", {"text": "a"}, Authorization="Bearer hr_" + "x" * 43), 401, "invalid-key")
@@ -114,13 +111,9 @@ def test_a_frozen_postgres_is_as_good_as_none(server: EmbeddedPostgres) -> None:
     with site(server.url, settings={"HEADRACE_OUTAGE_GRACE": "1.5"}) as served:
         assert served.call("echo", {"text": "a"}).status_code == 200
         with frozen(server):
-            response = eventually(
-                lambda: (answer := served.call("echo", {"text": "a"})).status_code == 503 and answer,
-                "calls are refused",
-                within=5,
-            )
+            response = answered(lambda: served.call("echo", {"text": "a"}), 503, within=5)
             problem(response, 503, "database-unavailable")
-        eventually(lambda: served.call("echo", {"text": "a"}).status_code == 200, "calls are answered")
+        answered(lambda: served.call("echo", {"text": "a"}), 200)
 
 
 def test_processes_wait_for_postgres_and_then_serve(server: EmbeddedPostgres) -> None:
@@ -144,6 +137,7 @@ def test_a_start_that_gives_up_says_why_in_one_line(tmp_path: Path, command: tup
     settings = environment(
         HEADRACE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none",
         HEADRACE_START_PATIENCE="0.5",
+        HEADRACE_PORT=str(free_port()),
         HEADRACE_FUNCTIONS="site_functions",
     )
     process = Process("process", command, settings, tmp_path)

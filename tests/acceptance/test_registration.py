@@ -12,7 +12,7 @@ import pytest
 from harness import postgres
 from harness.postgres import Clones
 from harness.problem import problem
-from harness.site import Site, eventually, site
+from harness.site import Site, answered, eventually, site
 
 # It leaves the id of every process that imports it.
 GREETER = '''\
@@ -46,7 +46,7 @@ def greeting(served: Site) -> Site:
     if "greeter" not in {process.name for process in served.processes}:
         served.write_module("greeter", GREETER)
         served.start_runner("greeter", HEADRACE_FUNCTIONS="greeter")
-        eventually(lambda: served.call("greet", {"name": "Ada"}).status_code == 200, "it is served")
+        answered(lambda: served.call("greet", {"name": "Ada"}), 200)
     return served
 
 
@@ -62,10 +62,7 @@ def test_a_new_function_is_served_within_a_second_of_its_registration(served: Si
     served.write_module("greeter", GREETER)
     served.start_runner("greeter", HEADRACE_FUNCTIONS="greeter")
 
-    response = eventually(
-        lambda: (answer := served.call("greet", {"name": "Ada"})).status_code == 200 and answer,
-        "it is served",
-    )
+    response = answered(lambda: served.call("greet", {"name": "Ada"}), 200)
     served_at = datetime.now(UTC)
     assert response.json() == "Hello, Ada"
     assert (served_at - registered_at(served, "greet")).total_seconds() < 1
@@ -103,7 +100,7 @@ def test_another_input_is_another_interface_and_old_runners_get_none_of_its_call
     newer = greeting.start_runner("greeter-3", HEADRACE_FUNCTIONS="greeter")
 
     polite = {"name": "Ada", "polite": True}
-    eventually(lambda: greeting.call("greet", polite).status_code == 200, "the new one is served")
+    answered(lambda: greeting.call("greet", polite), 200)
     assert greeting.get("/fn/greet").json()["interface"] != before["interface"]
     assert greeting.runners_of("greet") == 1
     assert {greeting.call("greet", polite).status_code for _ in range(10)} == {200}
@@ -124,11 +121,7 @@ def test_a_retired_function_is_gone(greeting: Site) -> None:
     )
     assert retired.returncode == 0, retired.stderr
 
-    response = eventually(
-        lambda: (answer := greeting.call("greet", {"name": "Ada"})).status_code == 410 and answer,
-        "it is gone",
-        within=1,
-    )
+    response = answered(lambda: greeting.call("greet", {"name": "Ada"}), 410, within=1)
     assert "greet was retired at 20" in problem(response, 410, "function-retired")["detail"]
     problem(greeting.get("/fn/greet"), 410, "function-retired")
     assert "greet" not in {item["name"] for item in greeting.get("/fn").json()["items"]}

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from harness.postgres import Clones
 from harness.problem import problem
-from harness.site import Site, eventually, site
+from harness.site import Site, answered, eventually, site
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_nothing_outlives_a_killed_supervisor(
     served: Site, tmp_path: Path, functions: str, busy_with: str
 ) -> None:
     runner = served.start_runner(HEADRACE_FUNCTIONS=functions)
-    eventually(lambda: served.call("note", {"path": "/dev/null"}).status_code == 200, "it serves")
+    answered(lambda: served.call("note", {"path": "/dev/null"}), 200)
     family = runner.descendants()
     assert len(family) >= 2  # the fork server and an executor
 

@@ -18,7 +18,6 @@ from headrace.settings import Settings
 from headrace.startup import open_database
 from headrace.telemetry import logs
 
-_BACKLOG = 2048
 _STOP_S = 10
 
 
@@ -82,8 +81,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
+        listening.bind(address)  # the server listens later: until Postgres is there, callers are refused
     except OSError as error:
         raise SetupError(
             f"can't listen on {host} port {port} ({error.strerror}): "

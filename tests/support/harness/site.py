@@ -41,6 +41,18 @@ def eventually(look: Callable[[], T | None], what: str, *, within: float = PATIE
         time.sleep(0.01)
 
 
+def answered(
+    request: Callable[[], httpx2.Response], status: int, *, within: float = PATIENCE_S
+) -> httpx2.Response:
+    """The first answer of that status; asks again and again until then."""
+
+    def look() -> httpx2.Response | None:
+        response = request()
+        return response if response.status_code == status else None
+
+    return eventually(look, f"an answer of status {status}", within=within)
+
+
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on."""
     with socket.socket() as probe:
@@ -212,7 +224,7 @@ class Site:
     def at_once(self, calls: Sequence[tuple[str, Any]]) -> list[httpx2.Response]:
         """The answers of calls that are made at the same time."""
         with ThreadPoolExecutor(len(calls)) as threads:
-            return list(threads.map(lambda call: self.call(*call), calls))
+            return [future.result() for future in [threads.submit(self.call, *call) for call in calls]]
 
     @contextlib.contextmanager
     def calling(self, *calls: tuple[str, Any]) -> Iterator[list[Future[httpx2.Response]]]:

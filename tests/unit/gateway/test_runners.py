@@ -372,6 +372,24 @@ def test_a_runner_that_falls_silent_is_given_up(tmp_path: Path, monkeypatch: pyt
     run(scenario)
 
 
+def test_a_runner_that_says_goodbye_gets_no_new_calls_and_its_answers_are_awaited(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path) as (links, runner, serving):
+            pending = [serving.link.call(call(name)) for name in "ab"]
+            runner.say(Pong({"echo": 2}, draining=True))
+            while links.serving("echo", "1234"):
+                await asyncio.sleep(0)
+            runner.say(Result("a", b"", 1, 0.0, 0.0))
+            assert isinstance(await answered(pending[0]), Result)
+            assert serving.link.is_linked  # for the other
+            ended = asyncio.Event()
+            runner.streams[0].on_lost = lambda _: ended.set()
+            serving.link.stop("b")
+            await ended.wait()  # the gateway hangs up, when nothing is on its way
+
+    run(scenario)
+
+
 def test_closing_ends_every_link_and_its_calls(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with site(tmp_path) as (links, _, serving):

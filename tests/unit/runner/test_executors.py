@@ -174,10 +174,10 @@ def test_kills_in_a_row_do_not_slow_the_restart() -> None:
 
 
 def test_a_deadline_kills_too_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_runner.calls.DEADLINE_GRACE_S", 0.02)
+    monkeypatch.setattr("gpu_runner.calls.DEADLINE_GRACE_S", 0.01)
 
     async def scenario(rig: Rig) -> None:
-        answer = await rig.gateway.call("hang", left=0.2)
+        answer = await rig.gateway.call("hang", left=0.28)  # dead only after what is the hard limit too
         assert answer.category == "deadline-exceeded"
 
     run(scenario)
@@ -227,9 +227,10 @@ def test_an_executor_that_somebody_else_kills_while_idle_is_replaced() -> None:
 
 def test_a_thread_left_behind_may_look_up_without_harm() -> None:
     async def scenario(rig: Rig) -> None:
-        await rig.gateway.call("leave_a_looker", seconds=2.0)
+        for _ in range(2):
+            await rig.gateway.call("leave_a_looker", seconds=3.0)
         text = "x" * 200_000  # in many reads
-        for number in range(50):
+        for number in range(100):
             assert await rig.gateway.value("echo", text=f"{number}{text}") == f"{number}{text}"
         assert rig.executor.restarts == 0
 
