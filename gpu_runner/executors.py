@@ -74,6 +74,7 @@ class ExecutorProcess:
         self.calls: dict[str, DirectCall] = {}
         self.busy: Counter[str] = Counter()
         self.ahead = Ahead()
+        self.degraded: dict[str, str] = {}
         self.is_ready = False
         self.killed_for: DirectCall | None = None
         self.restarts = -1

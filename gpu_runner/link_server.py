@@ -62,17 +62,17 @@ class LinkServer:
     def _refused(self, error: Exception) -> None:
         log.warning("a connection to the link was refused: %s", error)
 
-    def hang_up(self) -> None:
-        """End all sessions: gateways dial again and learn what is served now."""
-        for session in list(self._sessions):
-            session.close()
+    def tell_state(self) -> None:
+        """Tell gateways at once what they would hear within a second: something can't run, or can again."""
+        for session in self._sessions:
+            session.answer(self._supervisor.state())
 
     def say_goodbye(self) -> None:
         """Stop listening, and tell gateways to send no more calls and to hang up when all are answered."""
         if self._server is not None:
             self._server.close()
         for session in self._sessions:
-            session.answer(Pong(self._supervisor.loads(), draining=True))
+            session.answer(self._supervisor.state())
 
     async def emptied(self, seconds: float) -> None:
         """Return when all gateways have hung up, or after so many seconds.
@@ -88,7 +88,8 @@ class LinkServer:
         """Stop listening and end all sessions."""
         if self._server is not None:
             self._server.close()
-        self.hang_up()
+        for session in list(self._sessions):
+            session.close()
 
 
 class Session:
@@ -120,7 +121,7 @@ class Session:
             case Stop():
                 self._supervisor.stop(frame.job_id)
             case Ping():
-                self._stream.send(Pong(self._supervisor.loads()))
+                self._stream.send(self._supervisor.state())
             case Pong():
                 pass
             case _:

@@ -104,7 +104,7 @@ class Runner:
 
     def _services_changed(self) -> None:
         if self._link is not None:
-            self._link.hang_up()
+            self._link.tell_state()
 
     def _start_executors(self, supervisor: Supervisor, stack: AsyncExitStack) -> None:
         settings = self._settings

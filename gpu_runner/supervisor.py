@@ -17,7 +17,7 @@ from gpu_runner.executors import ExecutorProcess
 from gpu_runner.frames import Done, Failed, FromExecutor, Ready, Run, Stop
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.slots import MAIN, ServiceTime, Slots, slots_for
-from headrace.link.frames import Call, Lost, Refused, Service, Started
+from headrace.link.frames import Call, Lost, Pong, Refused, Service, Started
 from headrace.sdk import Function
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,10 @@ class Supervisor:
     def loads(self) -> dict[str, int]:
         """Running and waiting calls of each function's slots."""
         return {name: slots.load for name, slots in self._slots.items()}
+
+    def state(self) -> Pong:
+        """What gateways hear each second."""
+        return Pong(self.loads(), self.draining, self.degraded)
 
     def groups(self) -> Iterable[Slots]:
         """The groups of slots, each once."""
@@ -193,8 +197,11 @@ class Supervisor:
             self._promote(executor, slots)
         elif slots.waiting and executor.is_ready:  # it may have been killed meanwhile
             self._start(slots.pop(), slots, executor)
-        while slots.waiting and executor.is_ready and executor.ahead.has_room_for(slots.waiting[0]):
+        while slots.waiting and self._may_hand_ahead(executor, slots):
             self._hand_ahead(slots.pop(), slots, executor)
+
+    def _may_hand_ahead(self, executor: ExecutorProcess, slots: Slots) -> bool:
+        return slots.name == MAIN and executor.is_ready and executor.ahead.has_room_for(slots.waiting[0])
 
     # ------------------------------------------------------------------ ending calls
 
@@ -221,10 +228,19 @@ class Supervisor:
         self._load_s = max(0.5, ready.load_s)
         log.info("executor %d is ready on %s after %.2f s", executor.index, ready.device, ready.load_s)
         self.ready.set()
-        if ready.degraded != self.degraded:
-            self.degraded = ready.degraded
-            self._on_services()
+        executor.degraded = ready.degraded
+        self._note_degraded()
         self._start_waiting()
+
+    def _note_degraded(self) -> None:
+        """A function can't run when one of the executors that may get its calls can't run it."""
+        degraded: dict[str, str] = {}
+        for executor in self.executors:
+            if executor.is_ready:
+                degraded.update(executor.degraded)
+        if degraded != self.degraded:
+            self.degraded = degraded
+            self._on_services()
 
     def executor_said(self, executor: ExecutorProcess, frame: FromExecutor) -> None:
         """An executor has finished a call."""

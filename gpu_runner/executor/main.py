@@ -8,6 +8,7 @@ another runs asynchronous functions, and a synchronous one of `concurrency` over
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
 import signal
@@ -30,6 +31,8 @@ from headrace.process import signal_on_parent_death
 from headrace.sdk import Call, Function
 from headrace.sdk.discovery import discover
 from headrace.telemetry import logs
+
+log = logging.getLogger(__name__)
 
 
 class ExecutorConfig(msgspec.Struct, frozen=True):
@@ -106,10 +109,18 @@ class Executor:
 
     def _serve_beside(self) -> None:
         """Read in a thread, so that asynchronous functions start while a synchronous one runs."""
-        threading.Thread(target=self._loop.run_forever, name="async bodies", daemon=True).start()
+        threading.Thread(target=self._run_loop, name="async bodies", daemon=True).start()
         threading.Thread(target=self._read, name="channel", daemon=True).start()
         while True:
             self._perform(self._main.get())
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException:  # SystemExit in a task that a body left behind passes through the loop
+                log.exception("a task that a function started ended the event loop; it goes on")
 
     def _read(self) -> None:
         try:

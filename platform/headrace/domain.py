@@ -17,6 +17,9 @@ FOREVER: Final = -1.0
 LANE_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 """A function's name is its lane's name, and Procrastinate refuses queue names over 40 bytes."""
 
+LARGEST_PAYLOAD: Final = 128 * 2**20
+"""Bytes of JSON; frames between gateway, runner and executor carry no more."""
+
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(B|KiB|MiB|GiB|KB|MB|GB)?", re.IGNORECASE)
 _MOST_COST: Final = 1e15
 """JSON's integers have no end, floats do."""
@@ -111,9 +114,12 @@ class Limits:
     def __init__(self, *, input: int | str = "1MiB", output: int | str = "16MiB") -> None:  # noqa: A002 - the field's public name
         for field, value in (("input", input), ("output", output)):
             try:
-                object.__setattr__(self, field, parse_size(value))
+                size = parse_size(value)
             except ValueError as error:
                 raise ValueError(f"{field}: {error}") from None
+            if size > LARGEST_PAYLOAD:
+                raise ValueError(f"{field}: a call carries at most {LARGEST_PAYLOAD} bytes, not {size}")
+            object.__setattr__(self, field, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import OrderedDict
 from typing import TypeVar
 
 from headrace.database import Database
 from headrace.gateway.problems import Problem
-from headrace.keys import KeyRow, find_owner
+from headrace.keys import KeyRow, find_owner, hash_key
 
 V = TypeVar("V")
 
 _MOST_KNOWN = 10_000
 _MOST_UNKNOWN = 1_000
 _UNKNOWN_FOR_S = 5.0
-_LONGEST_HEADER = 256
+_LONGEST_KEY = 256
 
 
 class Authenticator:
@@ -41,10 +40,6 @@ class Authenticator:
         self._known.clear()
         self._unknown.clear()
 
-    def remembered(self, header: bytes | None) -> KeyRow | None:
-        """The key's owner if it was looked up before; None says nothing."""
-        return None if header is None else self._known.get(hashlib.sha256(header).digest())
-
     async def owner(self, header: bytes | None) -> KeyRow:
         """The owner of the key in an `Authorization` header.
 
@@ -54,16 +49,16 @@ class Authenticator:
         """
         if header is None or not header.strip():
             raise Problem("missing-key")
-        digest = hashlib.sha256(header).digest()
-        if (known := self._known.get(digest)) is not None:
-            return known
         scheme, _, key = header.strip().partition(b" ")
         if scheme.lower() != b"bearer" or not key.strip():
             raise Problem("missing-key", "The `Authorization` header must be `Bearer KEY`.")
-        if len(header) > _LONGEST_HEADER or self._unknown.get(digest, 0.0) > time.monotonic():
+        digest = hash_key(key.strip())
+        if (known := self._known.get(digest)) is not None:
+            return known
+        if len(key) > _LONGEST_KEY or self._unknown.get(digest, 0.0) > time.monotonic():
             raise Problem("invalid-key")
         forgotten = self._forgotten
-        row = await find_owner(self._database, hashlib.sha256(key.strip()).digest())
+        row = await find_owner(self._database, digest)
         if row is None:
             # Keys are random, so guessing is hopeless; this only spares Postgres a client's wrong key.
             _remember(self._unknown, digest, time.monotonic() + _UNKNOWN_FOR_S, _MOST_UNKNOWN)

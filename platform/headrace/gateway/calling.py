@@ -52,6 +52,7 @@ class Asked:
     attempt: int = 1
     charged: int = 0
     uncharged: int = 0
+    was_lost: bool = False
     queue_ms: float = 0.0
     exec_ms: float = 0.0
     refusals: dict[Serving, Refused] = field(default_factory=dict[Serving, Refused])
@@ -103,6 +104,7 @@ class Caller:
                 case Refused():
                     asked.refusals[serving] = answer
                 case Lost():
+                    asked.was_lost = True
                     self._charge(asked, charged=answer.charged)
                 case Error(retryable=True) if asked.charged + 1 < asked.manifest.attempts:
                     self._charge(asked, charged=True)
@@ -164,7 +166,7 @@ class Caller:
         self._metrics.retries.inc()
 
     def _no_room(self, asked: Asked) -> Problem:
-        if asked.attempt > 1:
+        if asked.was_lost:
             return Problem("worker-lost", attempt=asked.attempt)
         return _refused(asked)
 

@@ -143,9 +143,9 @@ class RunnerLink:
                 raise LinkError(f"a runner doesn't send {type(frame).__name__} in this version")
 
     def _told(self, state: Pong) -> None:
-        for function, load in state.loads.items():
-            if serving := self.services.get(function):
-                serving.load = load
+        for function, serving in self.services.items():
+            serving.load = state.loads.get(function, serving.load)
+            serving.degraded = state.degraded.get(function, "")
         if state.draining:
             self._leaving = True
             self._hang_up_when_done()

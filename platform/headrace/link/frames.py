@@ -50,11 +50,13 @@ class Pong(_Frame, tag="PONG"):
     """Both: yes. From a runner with the load (running and waiting calls) of each function's slots.
 
     `draining`, which a runner also says unasked, means that it leaves: the gateway sends it no more calls,
-    and ends the link when those that it has sent are answered.
+    and ends the link when those that it has sent are answered. `degraded` has the reason for each function
+    that the runner can't run at present, and is said unasked when that changes.
     """
 
     loads: dict[str, int] = {}
     draining: bool = False
+    degraded: dict[str, str] = {}
 
 
 class Call(_Frame, tag="CALL"):

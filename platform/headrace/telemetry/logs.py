@@ -54,7 +54,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, Any] = {
             "at": _stamps.at(record.created),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": record.getMessage().encode("utf-8", "replace").decode(),
             "logger": record.name,
         }
         if record.exc_info and record.exc_info[1] is not None:

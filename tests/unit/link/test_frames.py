@@ -87,7 +87,7 @@ def test_the_wire_names_of_version_1() -> None:
     assert {kind.__struct_config__.tag: kind.__struct_fields__ for kind in KINDS} == {
         "HELLO": ("version", "nonce", "proof", "runner_id", "services"),
         "PING": (),
-        "PONG": ("loads", "draining"),
+        "PONG": ("loads", "draining", "degraded"),
         "CALL": (
             *("job_id", "function", "interface", "input", "owner", "attempt"),
             *("remaining_ms", "wait_ms", "request_id", "traceparent", "digest", "key"),
