@@ -1,100 +1,16 @@
-"""The supervisor's bookkeeping, over executors that only record what they are told."""
+"""The supervisor's bookkeeping, one event at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
-from typing import Any
 
 import pytest
+from bench import Bench, run
 from rig import Gateway
 
 from gpu_runner import supervisor as module
-from gpu_runner.ahead import Ahead
-from gpu_runner.frames import Done, Failed, Ready, Reported, Run, Stop
-from gpu_runner.metrics import RunnerMetrics
-from gpu_runner.slots import MAIN
-from gpu_runner.supervisor import Supervisor
+from gpu_runner.frames import Failed, Reported
 from headrace.link.frames import Call, Lost, Refused, Result
-from headrace.sdk.discovery import discover
-
-
-class Scripted:
-    """An executor as the supervisor knows it."""
-
-    def __init__(self, index: int, supervisor: Supervisor) -> None:
-        self.index = index
-        self.supervisor = supervisor
-        self.calls: dict[str, Any] = {}
-        self.busy: Counter[str] = Counter()
-        self.ahead = Ahead()
-        self.is_ready = False
-        self.killed_for: Any = None
-        self.sent: list[Run | Stop] = []
-
-    def send(self, frame: Any) -> None:
-        self.sent.append(frame)
-
-    def kill(self, culprit: Any = None) -> None:
-        self.killed_for = self.killed_for or culprit
-        self.is_ready = False
-
-    def become_ready(self, **degraded: str) -> None:
-        self.killed_for = None
-        self.is_ready = True
-        self.supervisor.executor_ready(self, Ready("cpu", 0.7, degraded))  # type: ignore[arg-type]
-
-    def lose(self) -> None:
-        self.is_ready = False
-        self.supervisor.executor_lost(self)  # type: ignore[arg-type]
-
-    def say(self, frame: Any) -> None:
-        self.supervisor.executor_said(self, frame)  # type: ignore[arg-type]
-
-    def finish(self, job_id: str, seconds: float = 0.1) -> None:
-        self.say(Done(job_id, b"{}", seconds))
-
-    @property
-    def runs(self) -> list[str]:
-        return [frame.job_id for frame in self.sent if isinstance(frame, Run)]
-
-    @property
-    def stops(self) -> list[str]:
-        return [frame.job_id for frame in self.sent if isinstance(frame, Stop)]
-
-
-class Bench:
-    def __init__(self, executors: int, brief_wait: float) -> None:
-        functions = discover(["executor_functions", "parallel_functions"])
-        self.changes = 0
-        self.supervisor = Supervisor(functions, RunnerMetrics(functions), brief_wait, self._changed)
-        self.executors = [Scripted(index, self.supervisor) for index in range(executors)]
-        self.supervisor.executors += self.executors  # type: ignore[arg-type]
-        self.gateway = Gateway(self.supervisor)
-
-    def _changed(self) -> None:
-        self.changes += 1
-
-    def load(self, function: str = "echo") -> int:
-        return self.supervisor.loads()[function]
-
-    def told(self, job_id: str) -> Any:
-        """The answer, if there is one."""
-        future = self.gateway.answers[job_id]
-        return future.result() if future.done() else None
-
-
-def run(scenario: Any, *, executors: int = 1, brief_wait: float = 10.0, ready: bool = True) -> None:
-    async def limited() -> None:
-        bench = Bench(executors, brief_wait)
-        if ready:
-            for executor in bench.executors:
-                executor.become_ready()
-        async with asyncio.timeout(20):
-            await scenario(bench)
-
-    asyncio.run(limited())
 
 
 def test_calls_start_in_the_order_in_which_they_came() -> None:
@@ -358,79 +274,3 @@ def test_draining_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> No
         bench.executors[0].lose()
 
     run(scenario)
-
-
-class Chance:
-    """Does anything that may happen, in any order."""
-
-    def __init__(self, bench: Bench, seed: int) -> None:
-        self.bench = bench
-        self.random = random.Random(seed)
-        self.jobs: list[str] = []
-        self.stopped: set[str] = set()
-
-    def step(self) -> None:
-        step = self.random.choice(
-            [self.call, self.call, self.call, self.finish, self.finish, self.stop, self.turn]
-        )
-        step(self.random.choice(self.bench.executors))
-
-    def call(self, _: Scripted) -> None:
-        names = ["echo", "whoami", "one", "many", "together", "main"]
-        self.jobs.append(self.bench.gateway.send(self.random.choice(names)))
-
-    def finish(self, executor: Scripted) -> None:
-        # The main thread runs in order; the others end as they like.
-        ended = [job for job in executor.calls if executor.ahead.running is executor.calls[job]]
-        ended += [job for job in executor.calls if job not in ended and self.random.random() < 0.5]
-        if ended:
-            executor.finish(self.random.choice(ended), self.random.choice([0.0001, 0.05]))
-
-    def stop(self, _: Scripted) -> None:
-        if self.jobs:
-            job = self.random.choice(self.jobs)
-            self.stopped.add(job)
-            self.bench.supervisor.stop(job)
-
-    def turn(self, executor: Scripted) -> None:
-        if not executor.is_ready:
-            executor.become_ready()
-            return
-        if executor.calls and self.random.random() < 0.5:
-            executor.kill(self.random.choice(list(executor.calls.values())))
-        executor.lose()
-
-    def settle(self) -> None:
-        for executor in self.bench.executors:
-            if not executor.is_ready:
-                executor.become_ready()
-        while any(executor.calls for executor in self.bench.executors):
-            for executor in self.bench.executors:
-                for job in list(executor.calls)[:1]:
-                    executor.finish(job)
-
-    def check(self) -> None:
-        executors = self.bench.executors
-        for group in self.bench.supervisor.groups():
-            busy = [executor.busy[group.name] for executor in executors]
-            assert group.running == sum(busy)
-            assert all(0 <= count <= group.per_executor for count in busy)
-            assert group.ahead == (sum(len(one.ahead) for one in executors) if group.name == MAIN else 0)
-            free = [one for one in executors if one.is_ready and one.busy[group.name] < group.per_executor]
-            assert not (group.waiting and free)  # nobody waits beside a free slot
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_whatever_happens_slots_hold_and_every_call_is_settled_once(seed: int) -> None:
-    async def scenario(bench: Bench) -> None:
-        chance = Chance(bench, seed)
-        for _ in range(300):
-            chance.step()
-            chance.check()
-        chance.settle()
-        chance.check()
-        assert not bench.supervisor._calls
-        assert set(bench.supervisor.loads().values()) == {0}
-        assert all(bench.told(job) is not None for job in chance.jobs if job not in chance.stopped)
-
-    run(scenario, executors=2)
