@@ -115,6 +115,7 @@ class Runner:
             device=settings.device,
             threads=max(1, cores // (settings.executors * settings.runners)),
             path=tuple(sys.path),
+            log_errors=settings.log_errors,
         )
         for index in range(settings.executors):
             executor = ExecutorProcess(

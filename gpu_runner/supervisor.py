@@ -270,6 +270,13 @@ class Supervisor:
                 call.caller.answer(answer)
             else:
                 # A crash of unknown cause charges everyone in it; a neighbour's kill charges nobody else.
+                log.warning(
+                    "executor %d was lost under job %s of %s (attempt %d)",
+                    executor.index,
+                    call.job_id,
+                    call.frame.function,
+                    call.frame.attempt,
+                )
                 call.caller.answer(Lost(call.job_id, call.frame.attempt, culprit is None, slots.load))
                 outcome = "lost"
             self._metrics.ended(call.frame.function, outcome, seconds)

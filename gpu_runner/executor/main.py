@@ -27,8 +27,9 @@ from gpu_runner.executor.device import choose, limit_threads
 from gpu_runner.executor.pipeline import Execution
 from gpu_runner.executor.residency import Residency
 from gpu_runner.frames import Ready, Reported, Run, Stop, ToExecutor
+from headrace.errors import SetupError
 from headrace.process import signal_on_parent_death
-from headrace.sdk import Call, Function
+from headrace.sdk import Call, Device, Function
 from headrace.sdk.discovery import discover
 from headrace.telemetry import logs
 
@@ -42,6 +43,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True):
     device: str
     threads: int
     path: tuple[str, ...]
+    log_errors: bool = False
 
 
 def run(connection: socket.socket, config: bytes) -> None:
@@ -56,12 +58,17 @@ def run(connection: socket.socket, config: bytes) -> None:
     channel = Channel(connection)
     began = time.perf_counter()
     functions = discover(settings.functions)
-    device = choose(settings.device)
-    residency = Residency(device)
-    degraded = residency.load_for(functions.values())
+    try:
+        device = choose(settings.device)
+    except SetupError as error:
+        log.error("%s", error)
+        device, residency, degraded = None, Residency(Device()), dict.fromkeys(functions, str(error))
+    else:
+        residency = Residency(device)
+        degraded = residency.load_for(functions.values())
     limit_threads(settings.threads)
-    channel.send(Ready(str(device), time.perf_counter() - began, degraded))
-    Executor(channel, functions, residency).serve()
+    executor = Executor(channel, functions, residency, log_errors=settings.log_errors)
+    executor.serve(Ready(str(device or "none"), time.perf_counter() - began, degraded))
 
 
 class Executor:
@@ -71,14 +78,21 @@ class Executor:
         channel: the supervisor.
         functions: by name.
         residency: the loaded models.
+        log_errors: whether messages of functions' exceptions are logged.
     """
 
     def __init__(
-        self, channel: Channel, functions: Mapping[str, Function[Any, Any]], residency: Residency
+        self,
+        channel: Channel,
+        functions: Mapping[str, Function[Any, Any]],
+        residency: Residency,
+        *,
+        log_errors: bool = False,
     ) -> None:
         self._channel = channel
         self._functions = functions
         self._residency = residency
+        self._log_errors = log_errors
         self._main: queue.SimpleQueue[Execution] = queue.SimpleQueue()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._running: dict[str, Execution] = {}
@@ -89,9 +103,10 @@ class Executor:
             function.is_async or function.manifest.concurrency > 1 for function in functions.values()
         )
 
-    def serve(self) -> None:
-        """Run until the supervisor closes the channel; never returns."""
+    def serve(self, ready: Ready) -> None:
+        """Say that models are loaded, and run until the supervisor closes the channel; never returns."""
         try:
+            self._channel.send(ready)
             if self._is_alone:
                 self._serve_alone()
             else:
@@ -145,7 +160,7 @@ class Executor:
             self._stop(frame.job_id)
             return
         function = self._functions[frame.function]
-        execution = Execution(frame, function, self._call(frame), self._residency)
+        execution = Execution(frame, function, self._call(frame), self._residency, self._log_errors)
         self._running[frame.job_id] = execution
         if function.is_async:
             asyncio.run_coroutine_threadsafe(self._perform_async(execution), self._loop)

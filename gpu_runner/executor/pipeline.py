@@ -6,15 +6,17 @@ import asyncio
 import logging
 import sys
 import time
-import traceback
 from typing import Any
 
+from gpu_runner.executor.faults import describe
 from gpu_runner.executor.residency import Residency
 from gpu_runner.frames import Done, Failed, Run
 from headrace.errors import CallStopped, InvalidInput, InvalidOutput, PermanentError, TransientError
 from headrace.sdk import Call, Function
 
 log = logging.getLogger(__name__)
+
+_UNREMARKABLE = frozenset({"invalid-input", "stopped"})  # the caller's doing
 
 
 class Execution:
@@ -25,13 +27,22 @@ class Execution:
         function: the function that it names.
         call: what the function sees of its call.
         residency: the loaded models.
+        with_messages: whether messages of exceptions are logged.
     """
 
-    def __init__(self, run: Run, function: Function[Any, Any], call: Call, residency: Residency) -> None:
+    def __init__(
+        self,
+        run: Run,
+        function: Function[Any, Any],
+        call: Call,
+        residency: Residency,
+        with_messages: bool = False,
+    ) -> None:
         self.run = run
         self.function = function
         self.call = call
         self._residency = residency
+        self._with_messages = with_messages
         self._began = time.perf_counter()
 
     def perform(self) -> Done | Failed:
@@ -78,14 +89,14 @@ class Execution:
             failed = self._categorised(error)
         except Exception:  # an author's own exception class may be broken too
             failed = self._failure("function-failed", "The function failed.")
-        if failed.category in {"function-failed", "invalid-output"} and not isinstance(error, PermanentError):
+        if failed.category not in _UNREMARKABLE:
             log.warning(
-                "function %s failed in job %s (attempt %d): %s at %s",
+                "function %s failed in job %s (attempt %d, %s): %s",
                 self.run.function,
                 self.run.job_id,
                 self.run.attempt,
-                type(error).__qualname__,
-                _where(error),
+                failed.category,
+                describe(error, self._with_messages),
             )
         return failed
 
@@ -131,9 +142,3 @@ def _is_out_of_memory(error: BaseException) -> bool:
         return True
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(error, torch.OutOfMemoryError)
-
-
-def _where(error: BaseException) -> str:
-    """The code path of an error, without its message: that may hold somebody's prompt."""
-    frames = traceback.extract_tb(error.__traceback__)[-6:]
-    return " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

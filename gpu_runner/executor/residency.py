@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from gpu_runner.executor.faults import describe
 from headrace.sdk import Device, Function, Model
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,6 @@ class Residency:
         try:
             self._loaded[model.name] = model.load(self._device)
         except Exception as error:
-            log.exception("model %s could not be loaded", model.name)
+            log.error("model %s could not be loaded: %s", model.name, describe(error, with_message=True))
             reason = f"model {model.name} could not be loaded: {type(error).__name__}: {error}"
             self._broken[model.name] = reason.encode("utf-8", "replace").decode()

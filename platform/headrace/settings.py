@@ -39,6 +39,7 @@ _ALLOWED: Final = {
     "outage_grace": "seconds from 0 to 3600",
     "start_patience": "seconds from 0 to 3600",
     "executors": "a whole number from 1 to 64",
+    "log_errors": "true or false",
     "runner_metrics": "host:port, or empty for a free port of the loopback interface",
 }
 _OTHER_NAMES: Final = ("URL", "KEY", "DEBUG", "PARENT_PID", "TEST_DATABASE_URL")
@@ -81,6 +82,7 @@ class Settings(BaseSettings):
     outage_grace: float = Field(30, ge=0, le=3600, description="how long calls go on without Postgres")
     start_patience: float = Field(60, ge=0, le=3600, description="how long a start waits for Postgres")
     executors: int = Field(1, ge=1, le=64, description="executor processes of each runner")
+    log_errors: bool = Field(False, description="log messages of functions' exceptions; they may hold inputs")
     runner_metrics: str = Field("", description="where a runner serves /metrics")
 
     @field_validator("functions", mode="before")

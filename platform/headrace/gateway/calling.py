@@ -160,14 +160,14 @@ class Caller:
         else:
             asked.uncharged += 1
         if asked.charged >= asked.manifest.attempts or asked.uncharged > _MOST_UNCHARGED:
-            raise Problem("worker-lost", attempt=asked.attempt)
+            raise _worker_lost(asked)
         asked.attempt += 1
         asked.refusals.clear()
         self._metrics.retries.inc()
 
     def _no_room(self, asked: Asked) -> Problem:
         if asked.was_lost:
-            return Problem("worker-lost", attempt=asked.attempt)
+            return _worker_lost(asked)
         return _refused(asked)
 
 
@@ -194,6 +194,12 @@ def _out_of_time(asked: Asked) -> Problem:
         "hold-exceeded",
         f"The call was not finished within the {asked.span.hold:g} s for which its connection may be held.",
     )
+
+
+def _worker_lost(asked: Asked) -> Problem:
+    starts = "its only start" if asked.attempt == 1 else f"each of its {asked.attempt} starts"
+    detail = f"The process that ran the call ended unexpectedly at {starts}."
+    return Problem("worker-lost", detail, attempt=asked.attempt)
 
 
 def _failed(error: Error, asked: Asked) -> Problem:
