@@ -37,11 +37,8 @@ def answer_of(call: DirectCall, ended: Done | Failed, load: int) -> tuple[Result
 
 def answer_of_killed(call: DirectCall, seconds: float, load: int) -> tuple[Error, str]:
     """The answer for a call whose executor was killed because of it, after so many seconds."""
-    hard = call.manifest.budget.hard
-    if call.kill_at >= call.started_at + hard:
-        category, message = "hard-limit-exceeded", f"The function ran into its hard limit of {hard:g} s."
-    else:
-        category, message = "deadline-exceeded", "The call ran into its deadline."
+    category = "hard-limit-exceeded"
+    message = f"The function ran into its hard limit of {call.manifest.budget.hard:g} s."
     error = Error(
         call.job_id, category, message, call.frame.attempt, call.queue_ms, seconds * 1000, load=load
     )

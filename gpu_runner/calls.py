@@ -8,8 +8,6 @@ from typing import Protocol
 from headrace.domain import Manifest
 from headrace.link.frames import Answer, Call, Started
 
-DEADLINE_GRACE_S = 1.0
-
 
 class Caller(Protocol):
     """Whoever sent a call and gets its answer: a gateway's session."""
@@ -80,13 +78,12 @@ class DirectCall:
     def start(self, executor: Executor) -> None:
         """Note the start.
 
-        The call may run until the function's hard limit or its deadline, whichever comes first. At the
-        deadline it is asked to end and killed a little later: callers choose short deadlines, and mustn't
-        be able to make everybody wait for models to be loaded again.
+        At its deadline the call is asked to end; killed is it only at the function's hard limit. Callers
+        choose short deadlines, and mustn't be able to make everybody wait for models to be loaded again.
         """
         self.executor = executor
         self.started_at = time.monotonic()
-        self.kill_at = min(self.started_at + self.manifest.budget.hard, self.deadline_at + DEADLINE_GRACE_S)
+        self.kill_at = self.started_at + self.manifest.budget.hard
 
     @property
     def queue_ms(self) -> float:

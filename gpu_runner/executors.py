@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import time
 from collections import Counter
@@ -31,6 +33,8 @@ _BACKOFF_S = (0.0, 0.2, 1.0, 5.0, 15.0)  # before the n-th start in a row that c
 _BACKOFF_ONCE_READY_S = 1.0  # the most for one that had loaded its models: others wait for it
 _LAST_WORDS_S = 0.5  # for what a dead executor had said to be read
 _HEALTHY_S = 60.0  # an executor that lived so long starts the row anew
+_NOT_FOR_FUNCTIONS = ("HEADRACE_DATABASE_URL", "HEADRACE_DATABASE_DIRECT_URL")
+"""Who can log in to Postgres can read the link secret: functions and what they import needn't."""
 
 
 def start_fork_server(heavy_imports: Iterable[str]) -> ForkServerContext:
@@ -41,6 +45,8 @@ def start_fork_server(heavy_imports: Iterable[str]) -> ForkServerContext:
     """
     context = multiprocessing.get_context("forkserver")
     os.environ[preload.VARIABLE] = ",".join(heavy_imports)
+    for name in _NOT_FOR_FUNCTIONS:
+        os.environ.pop(name, None)
     os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are for terminals, executors write to logs
     context.set_forkserver_preload(["gpu_runner.executor.main", "gpu_runner.executor.preload"])
     from multiprocessing import forkserver  # noqa: PLC0415 - only to start it early
@@ -98,9 +104,17 @@ class ExecutorProcess:
                     pause = min(pause, _BACKOFF_ONCE_READY_S)
                 await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load
                 began = time.monotonic()
-                was_ready = await self._live()
+                try:
+                    lived_ready = was_ready = await self._live()
+                except Exception as error:
+                    # No process, no memory, no descriptor, or the fork server was lost meanwhile.
+                    log.error(
+                        "executor %d could not be started: %s: %s", self.index, type(error).__name__, error
+                    )
+                    self._clean_up()
+                    lived_ready = False
                 lived = time.monotonic() - began
-                failures = 0 if was_ready and (lived > _HEALTHY_S or self.killed_for) else failures + 1
+                failures = 0 if lived_ready and (lived > _HEALTHY_S or self.killed_for) else failures + 1
         finally:
             self.kill()
 
@@ -110,13 +124,7 @@ class ExecutorProcess:
         self.killed_for = None
         self._was_ready = False
         lost = asyncio.Event()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = self._process = self._context.Process(
-                target=main.run, args=(theirs, self._config), name=f"executor {self.index}"
-            )
-            # Waits for the fork server, which may still be importing.
-            await asyncio.to_thread(process.start)
+        ours, process = await self._spawn()
         loop = asyncio.get_running_loop()
         stream = self._stream = FrameStream(decode_from_executor, self._receive, lambda _: lost.set())
         await loop.create_unix_connection(lambda: cast(Any, stream), sock=ours)
@@ -129,13 +137,35 @@ class ExecutorProcess:
             stream.abort()
         self.is_ready = False
         # The slot is free only when the process is gone, not when its socket is.
-        process.kill()
+        _kill(process)
         await asyncio.to_thread(process.join)
         log.warning("executor %d ended with exit code %s", self.index, process.exitcode)
         process.close()
         self._process = None
         self._on_lost(self)
         return self._was_ready
+
+    async def _spawn(self) -> tuple[socket.socket, ForkServerProcess]:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = self._process = self._context.Process(
+                    target=main.run, args=(theirs, self._config), name=f"executor {self.index}"
+                )
+                # Waits for the fork server, which may still be importing.
+                await asyncio.to_thread(process.start)
+        except BaseException:
+            ours.close()
+            raise
+        return ours, process
+
+    def _clean_up(self) -> None:
+        """After a start that failed half way."""
+        if self._stream is not None:
+            self._stream.abort()
+        if self._process is not None:
+            _kill(self._process)
+        self._process = None
 
     def _ended(self, sentinel: int, stream: FrameStream[FromExecutor]) -> None:
         """The child is gone; what it said last may still be on its way."""
@@ -159,5 +189,13 @@ class ExecutorProcess:
         """SIGKILL the child; `culprit` is the call for which it dies."""
         self.killed_for = self.killed_for or culprit
         self.is_ready = False
-        if self._process is not None and self._process.pid is not None:
-            self._process.kill()
+        if self._process is not None:
+            _kill(self._process)
+
+
+def _kill(process: ForkServerProcess) -> None:
+    """SIGKILL an executor and what its functions have started: they are one process group."""
+    if process.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # it may not have made its group yet

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
 import traceback
+
+log = logging.getLogger(__name__)
 
 _MOST_FRAMES = 6
 
@@ -20,3 +25,18 @@ def describe(error: BaseException, with_message: bool) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
     places = " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
     return f"{type(error).__qualname__} at {places}"
+
+
+def hide_messages(log_errors: bool) -> None:
+    """Let what threads and finalisers raise go the same way; Python would print it whole."""
+
+    def in_thread(error: threading.ExceptHookArgs) -> None:
+        if error.exc_value is not None:
+            log.error("a thread failed: %s", describe(error.exc_value, log_errors))
+
+    def unraisable(error: sys.UnraisableHookArgs) -> None:
+        if error.exc_value is not None:
+            log.error("an exception had nowhere to go: %s", describe(error.exc_value, log_errors))
+
+    threading.excepthook = in_thread
+    sys.unraisablehook = unraisable

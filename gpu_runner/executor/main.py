@@ -24,6 +24,7 @@ import msgspec
 
 from gpu_runner.executor.channel import Channel
 from gpu_runner.executor.device import choose, limit_threads
+from gpu_runner.executor.faults import hide_messages
 from gpu_runner.executor.pipeline import Execution
 from gpu_runner.executor.residency import Residency
 from gpu_runner.frames import Ready, Reported, Run, Stop, ToExecutor
@@ -34,6 +35,8 @@ from headrace.sdk.discovery import discover
 from headrace.telemetry import logs
 
 log = logging.getLogger(__name__)
+
+_MOST_STOPPED_EARLY = 1000
 
 
 class ExecutorConfig(msgspec.Struct, frozen=True):
@@ -49,11 +52,13 @@ class ExecutorConfig(msgspec.Struct, frozen=True):
 def run(connection: socket.socket, config: bytes) -> None:
     """The target of the child process; `config` is an `ExecutorConfig` as JSON."""
     signal_on_parent_death(signal.SIGKILL)
+    os.setpgid(0, 0)  # one group with all that functions start: it is killed as one
     for number in (signal.SIGINT, signal.SIGTERM):
         # The supervisor ends executors: by closing the channel, or with SIGKILL.
         signal.signal(number, signal.SIG_IGN)
     logs.configure()
     settings = msgspec.json.decode(config, type=ExecutorConfig)
+    hide_messages(settings.log_errors)
     sys.path[:] = [*settings.path]
     channel = Channel(connection)
     began = time.perf_counter()
@@ -99,6 +104,8 @@ class Executor:
         self._tasks: dict[str, asyncio.Task[Any]] = {}  # touched by the loop's thread only
         self._loop = asyncio.new_event_loop()
         self._looking = threading.Lock()
+        self._stopped_early: set[str] = set()
+        self._pid = os.getpid()
         self._is_alone = not any(
             function.is_async or function.manifest.concurrency > 1 for function in functions.values()
         )
@@ -162,6 +169,9 @@ class Executor:
         function = self._functions[frame.function]
         execution = Execution(frame, function, self._call(frame), self._residency, self._log_errors)
         self._running[frame.job_id] = execution
+        if frame.job_id in self._stopped_early:
+            self._stopped_early.discard(frame.job_id)
+            execution.call.stop()
         if function.is_async:
             asyncio.run_coroutine_threadsafe(self._perform_async(execution), self._loop)
         elif function.manifest.concurrency > 1:
@@ -182,10 +192,16 @@ class Executor:
         )
 
     def _stop(self, job_id: str) -> None:
-        if execution := self._running.get(job_id):
-            execution.call.stop()
-            if execution.function.is_async:
-                self._loop.call_soon_threadsafe(self._cancel, job_id)
+        execution = self._running.get(job_id)
+        if execution is None:
+            # It has ended, or its turn hasn't come yet.
+            if len(self._stopped_early) >= _MOST_STOPPED_EARLY:
+                self._stopped_early.clear()
+            self._stopped_early.add(job_id)
+            return
+        execution.call.stop()
+        if execution.function.is_async:
+            self._loop.call_soon_threadsafe(self._cancel, job_id)
 
     def _cancel(self, job_id: str) -> None:
         if task := self._tasks.get(job_id):
@@ -201,6 +217,8 @@ class Executor:
 
     def _perform(self, execution: Execution) -> None:
         outcome = execution.perform()
+        if os.getpid() != self._pid:
+            os._exit(1)  # a body forked, and the child came back: answering isn't its business
         del self._running[execution.run.job_id]
         self._channel.send(outcome)
 

@@ -87,7 +87,7 @@ class Execution:
     def _failed(self, error: BaseException) -> Failed:
         try:
             failed = self._categorised(error)
-        except Exception:  # an author's own exception class may be broken too
+        except BaseException:  # an author's own exception class may be broken too
             failed = self._failure("function-failed", "The function failed.")
         if failed.category not in _UNREMARKABLE:
             log.warning(

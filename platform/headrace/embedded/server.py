@@ -16,6 +16,7 @@ from urllib.parse import quote
 from headrace.embedded import cluster
 from headrace.embedded.account import Account
 from headrace.embedded.holders import Holders
+from headrace.embedded.home import make_home
 from headrace.embedded.postmaster import SOCKET_NAME, Postmaster, forget_stale_locks, is_used
 from headrace.errors import SetupError
 
@@ -29,6 +30,13 @@ _LOG_BYTES: Final = 2**24
 
 _left_to_others: list[subprocess.Popen[Any]] = []
 """Servers that this process started and others still hold: a child that runs must not be forgotten."""
+
+
+@atexit.register
+def _let_them_be() -> None:
+    for process in _left_to_others:
+        if process.poll() is None:
+            process.returncode = 0  # it lives on, for others: nothing to warn of
 
 
 class EmbeddedPostgres:
@@ -75,7 +83,8 @@ class EmbeddedPostgres:
             SetupError: it can't start; one line that says why and what to do.
         """
         try:
-            for folder in (self._home, self._holders.folder, self.log.parent):
+            make_home(self._home)
+            for folder in (self._holders.folder, self.log.parent):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._holders.mutex():
                 self._holders.join()
@@ -104,6 +113,10 @@ class EmbeddedPostgres:
             elif self._process is not None:
                 _left_to_others.append(self._process)
                 self._process = None
+
+    def exists(self) -> bool:
+        """Whether there are data: the server was started before."""
+        return (self.data / "PG_VERSION").exists()
 
     def is_running(self) -> bool:
         """Whether the server is up and takes connections."""

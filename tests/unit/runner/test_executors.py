@@ -174,16 +174,6 @@ def test_kills_in_a_row_do_not_slow_the_restart() -> None:
     run(scenario)
 
 
-def test_a_deadline_kills_too_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_runner.calls.DEADLINE_GRACE_S", 0.01)
-
-    async def scenario(rig: Rig) -> None:
-        answer = await rig.gateway.call("hang", left=0.28)  # dead only after what is the hard limit too
-        assert answer.category == "deadline-exceeded"
-
-    run(scenario)
-
-
 def test_a_stopped_process_is_ended_by_the_hard_limit() -> None:
     async def scenario(rig: Rig) -> None:
         assert (await rig.gateway.call("stop_self")).category == "hard-limit-exceeded"

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from rig import Rig, runner
+
+from gpu_runner import executors
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_BACKOFF_S", (0.0, 0.02))
+
+
+def run(scenario: Callable[[Rig], Awaitable[None]]) -> None:
+    async def play() -> None:
+        async with runner("hostile_functions") as rig:
+            await scenario(rig)
+
+    asyncio.run(play())
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not met():
+            await asyncio.sleep(0.005)
+
+
+def test_a_forked_child_that_comes_back_answers_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        for _ in range(10):
+            assert await rig.gateway.value("fork_and_return") == "parent"
+            assert await rig.gateway.value("echo", text="mine") == "mine"
+        assert rig.executor.restarts == 0
+
+    run(scenario)
+
+
+def test_what_a_body_started_dies_with_its_executor(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        file = tmp_path / "pid"
+        answer = await rig.gateway.call("leave_a_child", text=str(file))
+        assert answer.category == "hard-limit-exceeded"
+        await until(lambda: not psutil.pid_exists(int(file.read_text())))
+        assert await rig.gateway.value("echo", text="up") == "up"
+
+    run(scenario)
+
+
+def test_functions_do_not_see_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_DATABASE_URL", "postgresql://somebody:secret@somewhere/db")
+
+    async def scenario(rig: Rig) -> None:
+        assert await rig.gateway.value("look_around") == []
+
+    run(scenario)
+
+
+def test_an_error_that_exits_in_words_is_a_failure_like_others() -> None:
+    async def scenario(rig: Rig) -> None:
+        assert (await rig.gateway.call("exit_in_words")).category == "function-failed"
+        assert rig.executor.restarts == 0
+
+    run(scenario)
+
+
+def test_a_stop_that_came_before_its_call_counts(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        witness = tmp_path / "ran"
+        await rig.gateway.value("note", text=str(witness))
+        running = rig.gateway.send("look_up_then_nap")
+        # As when it was handed ahead: the executor has the call, and the running body looks up.
+        held = rig.gateway.send("note", text=str(witness))
+        (call,) = rig.supervisor._slots["note"].waiting
+        executors_call = rig.supervisor._slots["note"].pop()
+        assert call is executors_call
+        rig.supervisor._hand_ahead(call, rig.supervisor._slots["note"], rig.executor)
+        rig.supervisor.stop(held)
+        assert (await rig.gateway.answer_to(held)).category == "cancelled"
+        await rig.gateway.answer_to(running)
+        assert witness.read_text() == "ran\n"
+
+    run(scenario)
+
+
+def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        real = rig.executor._context.Process
+        failures = [EOFError, OSError, MemoryError]
+
+        def fails(*arguments: object, **options: object) -> object:
+            if failures:
+                raise failures.pop()("no luck")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(rig.executor._context, "Process", fails)
+        rig.executor.kill()
+        await until(lambda: not failures and rig.executor.is_ready)
+        assert await rig.gateway.value("echo", text="up") == "up"
+
+    run(scenario)
