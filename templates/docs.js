@@ -4,10 +4,41 @@ const LONGEST_SHOWN = 20000;
 
 for (const button of document.querySelectorAll(".copy")) {
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(button.parentElement.querySelector("pre").textContent.trim());
-    button.textContent = "Copied";
+    const block = button.parentElement.querySelector("pre");
+    button.textContent = (await copy(textOf(block))) ? "Copied" : select(block);
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
+}
+
+// The text of a block, with the key that was entered in the place of the one to be filled in.
+function textOf(block) {
+  const filled = block.cloneNode(true);
+  const key = document.getElementById("key").value.trim();
+  const blank = filled.querySelector(".your-key");
+  if (blank && /^[\w-]+$/.test(key)) blank.textContent = key;
+  return filled.textContent.trim();
+}
+
+// Browsers give pages over plain HTTP no clipboard, except those of the same machine.
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = document.createElement("textarea");
+    area.className = "unseen";
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    return copied;
+  }
+}
+
+function select(block) {
+  getSelection().selectAllChildren(block);
+  return "Selected";
 }
 
 for (const form of document.querySelectorAll(".try form")) {

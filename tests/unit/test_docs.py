@@ -36,17 +36,19 @@ def test_every_problem_is_listed_with_its_status_and_title() -> None:
     assert listed == {code: (kind.status, kind.title) for code, kind in KINDS.items()}
 
 
+def shown(default: object) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default) or "empty"
+
+
 def test_every_setting_is_listed_with_its_default() -> None:
     listed = {name: default for name, default, _ in table("docs/settings.md", "setting")}
     defaults = {
         variable(name): ",".join(field.default) if name == "functions" else field.default
         for name, field in Settings.model_fields.items()
     }
-    shown = {
-        name: f"{default:g}" if isinstance(default, float) else str(default) or "empty"
-        for name, default in defaults.items()
-    }
-    assert listed == shown
+    assert listed == {name: shown(default) for name, default in defaults.items()}
 
 
 def test_every_frame_is_described_with_its_fields() -> None:

@@ -16,7 +16,7 @@ from headrace.errors import DatabaseError
 from headrace.gateway.auth import Authenticator
 from headrace.gateway.calling import Caller
 from headrace.gateway.directory import Directory
-from headrace.gateway.functions import function_handlers
+from headrace.gateway.functions import fault_of, function_handlers
 from headrace.gateway.health import health_handlers
 from headrace.gateway.invoke import Invoke
 from headrace.gateway.metrics import GatewayMetrics
@@ -77,7 +77,11 @@ class Gateway:
                         self._database_away,
                         settings.outage_grace,
                     ),
-                    *page_handlers(lambda: self._directory.manifests, settings),
+                    *page_handlers(
+                        lambda: self._directory.manifests,
+                        lambda manifest: fault_of(manifest, self._links),
+                        settings,
+                    ),
                 ],
             )
         )

@@ -35,6 +35,14 @@ def state_of(manifest: Manifest, links: RunnerLinks) -> FunctionState:
     )
 
 
+def fault_of(manifest: Manifest, links: RunnerLinks) -> str:
+    """The code of the problem that every call of the function gets now; empty where it can be called."""
+    state = state_of(manifest, links)
+    if state.runners:
+        return ""
+    return "function-degraded" if state.degraded else "no-runner"
+
+
 def function_handlers(directory: Directory, authenticator: Authenticator, links: RunnerLinks) -> list[Any]:
     """The two routes, for callers with a key."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -42,13 +43,16 @@ under `/problems/{code}`. Every GET also answers HEAD. `X-Request-Id` is taken o
 and returned with every answer."""
 
 
-def build_document(manifests: Mapping[str, Manifest], *, public_url: str = "", version: str) -> Json:
+def build_document(
+    manifests: Mapping[str, Manifest], *, public_url: str = "", version: str, max_hold: float = math.inf
+) -> Json:
     """The document for these functions.
 
     Args:
         manifests: the functions by name.
         public_url: the address that clients use; empty makes the server relative to the document.
         version: the platform's version.
+        max_hold: the longest time, in seconds, for which a connection is held.
     """
     paths: Json = {}
     schemas: Json = {}
@@ -56,7 +60,7 @@ def build_document(manifests: Mapping[str, Manifest], *, public_url: str = "", v
         manifest = manifests[name]
         paths[f"/fn/{name}"] = {
             "get": _describe(f"describe_{name}", f"Describe {name}"),
-            "post": _call(manifest, schemas),
+            "post": _call(manifest, schemas, max_hold),
         }
     return {
         "openapi": "3.1.0",
@@ -84,7 +88,7 @@ def build_document(manifests: Mapping[str, Manifest], *, public_url: str = "", v
     }
 
 
-def _call(manifest: Manifest, schemas: Json) -> Json:
+def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
     name = manifest.name
     components = {side: component_name(name, side) for side in ("input", "output")}
     schemas |= lift(manifest.input_schema, components["input"])
@@ -121,6 +125,7 @@ def _call(manifest: Manifest, schemas: Json) -> Json:
             "interface": manifest.interface,
             "revision": manifest.revision,
             "budget": {
+                "hold": min(manifest.budget.sync, max_hold),
                 "sync": manifest.budget.sync,
                 "queue": manifest.budget.queue,
                 "soft": manifest.budget.soft_limit,
@@ -181,7 +186,9 @@ def _static_paths() -> Json:
         "/problems/{code}": {"get": problem},
         "/docs": {"get": _page("docs", "The API reference")},
         "/openapi.json": {
-            "get": _read("openapi", "documents", "This document", "application/json", {"type": "object"})
+            "get": _read(
+                "openapi", "documents", "All of this as OpenAPI 3.1", "application/json", {"type": "object"}
+            )
         },
     }
 

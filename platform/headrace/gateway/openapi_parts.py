@@ -40,15 +40,15 @@ PARAMETERS: Final[Json] = {
     "Prefer": {
         "name": "Prefer",
         "in": "header",
-        "description": "RFC 7240. `wait=N` holds the connection for at most N seconds. "
-        "Preferences that aren't known are ignored.",
+        "description": "RFC 7240. `wait=N` holds the connection for at most N whole seconds; it only "
+        "shortens. Preferences that aren't known are ignored.",
         "schema": {"type": "string"},
         "example": "wait=10",
     },
     "Headrace-Deadline": {
         "name": "Headrace-Deadline",
         "in": "header",
-        "description": "Seconds after which the result is worthless; the function's budget bounds them.",
+        "description": "Seconds within which the whole call has to be done; it only shortens.",
         "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 999_999_999},
         "example": 30,
     },

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
 GetManifests = Callable[[], Mapping[str, Manifest]]
+GetFault = Callable[[Manifest], str]
 AnyRequest = Request[Any, Any, Any]
 
 _READ: Final = [HttpMethod.GET, HttpMethod.HEAD]
@@ -33,12 +34,17 @@ _ORIGIN: Final = "http://origin.invalid"
 _HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]-]{1,255}")
 
 
-class PublicAddress(Protocol):
+class PageSettings(Protocol):
     """The part of the settings that the pages need."""
 
     @property
     def public_url(self) -> str:
         """What clients see before the path; empty where it isn't known."""
+        ...
+
+    @property
+    def max_hold(self) -> float:
+        """The longest time, in seconds, for which a connection is held."""
         ...
 
 
@@ -47,19 +53,27 @@ class Pages:
 
     Args:
         get_manifests: gives the functions as they are now.
-        public_url: the address that clients use; empty takes it from the request.
+        get_fault: gives the code of the problem that every call of a function gets now, or nothing.
+        settings: the gateway's.
     """
 
-    def __init__(self, get_manifests: GetManifests, public_url: str) -> None:
+    def __init__(self, get_manifests: GetManifests, get_fault: GetFault, settings: PageSettings) -> None:
         self._get_manifests = get_manifests
-        self._public_url = public_url.rstrip("/")
+        self._get_fault = get_fault
+        self._public_url = settings.public_url.rstrip("/")
+        self._max_hold = settings.max_hold
         self._version = metadata.version("headrace")
         self._templates = environment()
         self._policy = content_policy()
         self._made_for: tuple[tuple[str, str, str], ...] | None = None
         self._document = b""
         self._reference: Reference | None = None
+        self._faults: dict[str, str] = {}
         self._pages: dict[tuple[str, str], bytes] = {}
+
+    def root(self, request: AnyRequest) -> Response[bytes]:
+        """The way to the API reference, for whoever opens the bare address."""
+        return Response(b"", status_code=307, headers={"Location": f"{self._base(request)}/docs"})
 
     def openapi(self) -> Response[bytes]:
         """The OpenAPI document."""
@@ -69,6 +83,7 @@ class Pages:
     def docs(self, request: AnyRequest) -> Response[bytes]:
         """The API reference."""
         self._refresh()
+        self._refresh_faults()
         body = self._page("docs.html", "docs", request)
         return self._html(body.replace(_ORIGIN.encode(), str(escape(self._origin(request))).encode()))
 
@@ -87,11 +102,20 @@ class Pages:
         manifests = self._get_manifests()
         made_for = tuple((one.name, one.interface, one.revision) for one in manifests.values())
         if made_for != self._made_for:
-            document = build_document(manifests, public_url=self._public_url, version=self._version)
+            document = build_document(
+                manifests, public_url=self._public_url, version=self._version, max_hold=self._max_hold
+            )
             self._document = msgspec.json.encode(document)
             self._reference = describe(document)
             self._pages.clear()
             self._made_for = made_for
+
+    def _refresh_faults(self) -> None:
+        found = {name: self._get_fault(manifest) for name, manifest in self._get_manifests().items()}
+        faults = {name: code for name, code in found.items() if code}
+        if faults != self._faults:
+            self._pages.clear()
+            self._faults = faults
 
     def _page(self, template: str, name: str, request: AnyRequest, **values: Any) -> bytes:
         base = self._base(request)
@@ -99,6 +123,7 @@ class Pages:
         if key not in self._pages:
             if template == "docs.html":
                 values["reference"] = self._reference
+                values["faults"] = self._faults
                 values["origin"] = self._public_url or _ORIGIN + base
             text = self._templates.get_template(template).render(base=base, version=self._version, **values)
             self._pages[key] = text.encode()
@@ -123,9 +148,15 @@ class Pages:
         return Response(body, media_type="text/html", headers=headers)
 
 
-def page_handlers(get_manifests: GetManifests, settings: PublicAddress) -> list[HTTPRouteHandler]:
-    """Handlers for `/docs`, `/openapi.json`, `/problems` and `/problems/{code}`; none needs a key."""
-    pages = Pages(get_manifests, settings.public_url)
+def page_handlers(
+    get_manifests: GetManifests, get_fault: GetFault, settings: PageSettings
+) -> list[HTTPRouteHandler]:
+    """Handlers for `/`, `/docs`, `/openapi.json`, `/problems` and `/problems/{code}`; none needs a key."""
+    pages = Pages(get_manifests, get_fault, settings)
+
+    @route("/", http_method=_READ)
+    async def root(request: AnyRequest) -> Response[bytes]:
+        return pages.root(request)
 
     @route("/openapi.json", http_method=_READ)
     async def openapi() -> Response[bytes]:
@@ -143,4 +174,4 @@ def page_handlers(get_manifests: GetManifests, settings: PublicAddress) -> list[
     async def problem(request: AnyRequest, code: FromPath[str]) -> Response[bytes]:
         return pages.problem(request, code)
 
-    return [openapi, docs, problems, problem]
+    return [root, openapi, docs, problems, problem]

@@ -79,7 +79,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "not-found": Kind(
         404,
         "Nothing is here",
-        "The path leads nowhere, or to something that belongs to somebody else.",
+        "The path leads nowhere.",
         "Compare the path with the API reference at `/docs`.",
     ),
     "method-not-allowed": Kind(
@@ -152,7 +152,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "worker-lost": Kind(
         502,
         "The process that ran the call was lost",
-        "The process that executed the call ended unexpectedly, and the function may not be started again.",
+        "Every start that the call was allowed was lost with the process that ran it, or no runner could "
+        "start it again in time.",
         "The call may have had effects; call again if repeating it is harmless.",
     ),
     "no-runner": Kind(
@@ -187,7 +188,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         504,
         "The answer did not come while the connection could be held",
         "The call was still running when the time for which a connection may be held ended, and was stopped.",
-        "Send less in one call, or allow more with `Prefer: wait=N` where the function's budget permits it.",
+        "Send less in one call. More time is for the function's developer to give (`sync` in its budget), "
+        "up to the operator's `HEADRACE_MAX_HOLD`; `Prefer: wait=N` only shortens it.",
     ),
     "soft-limit-exceeded": Kind(
         504,

@@ -1,4 +1,4 @@
-"""What the page `/docs` shows, read from the OpenAPI document: the page says no more than that does."""
+"""What the page `/docs` shows, read from the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One request header."""
+    """One request header; without an example where it is of no use."""
 
     name: str
     example: str
@@ -79,6 +79,18 @@ class Reference:
     problems: Mapping[str, Kind]
 
 
+# OpenAPI has no parameters for these.
+_STANDARD_HEADERS: Final = (
+    Parameter("Authorization", "Bearer hr_…", "The API key. Needed."),
+    Parameter("Content-Type", "application/json", "Needed: this, or a `+json` type; UTF-8, uncompressed."),
+    Parameter("Accept", "application/json", "Where it is sent, it must allow `application/json`."),
+)
+# Not offered to programs, which would only get a 501.
+_REFUSED_HEADER: Final = Parameter(
+    "Idempotency-Key", "", "Not supported yet: 501, so that nobody relies on it."
+)
+
+
 def describe(document: Json) -> Reference:
     """The reference for an OpenAPI document that `build_document` made."""
     components = document["components"]
@@ -89,10 +101,11 @@ def describe(document: Json) -> Reference:
             if "x-headrace" in operation:
                 functions.append(_function(path.removeprefix("/fn/"), operation, components["schemas"]))
             routes.append(Route(method.upper(), path, operation["summary"], bool(operation.get("security"))))
-    parameters = [
+    own = [
         Parameter(one["name"], str(one["example"]), one["description"])
         for one in components["parameters"].values()
     ]
+    parameters = [*_STANDARD_HEADERS, *own, _REFUSED_HEADER]
     return Reference(document["info"]["description"], functions, routes, parameters, KINDS)
 
 
@@ -152,10 +165,10 @@ def _shortened(text: str) -> str:
 
 def _facts(extension: Json) -> list[tuple[str, str]]:
     budget, limits = extension["budget"], extension["limits"]
+    hold, hard = budget["hold"], budget["hard"]
     return [
-        ("answers within", _seconds(budget["sync"])),
-        ("waits at most", _seconds(budget["queue"])),
-        ("runs at most", _seconds(budget["hard"])),
+        ("answers within", _seconds(hold)),
+        *([("runs at most", _seconds(hard))] if hard < hold else []),  # a longer run is cut off by the hold
         ("input up to", _size(limits["input"])),
         ("output up to", _size(limits["output"])),
         ("attempts", str(extension["attempts"])),

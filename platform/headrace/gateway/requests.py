@@ -53,6 +53,8 @@ class Requests:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
+                if method == "OPTIONS":
+                    headers = [_with_head(*pair) for pair in headers]
                 message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
             elif method == "HEAD":
                 message = {**message, "body": b""}
@@ -70,3 +72,11 @@ class Requests:
                 status=status,
                 total_ms=round((time.perf_counter() - began) * 1000, 3),
             )
+
+
+def _with_head(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """The header; in `Allow`, with HEAD beside GET, which Litestar doesn't know of."""
+    methods = value.decode("latin-1").split(", ")
+    if name.lower() != b"allow" or "GET" not in methods:
+        return name, value
+    return name, ", ".join(sorted({*methods, "HEAD"})).encode("latin-1")

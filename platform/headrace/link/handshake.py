@@ -103,6 +103,7 @@ class GatewayHandshake:
     def _lost(self, error: Exception | None) -> None:
         if not self._done.done():  # else it was given up
             self._done.set_exception(LinkError(f"no link: {error or 'the runner closed the connection'}"))
+            self._done.exception()  # whoever waited may have left; then nobody else would look at it
 
 
 class RunnerHandshake:

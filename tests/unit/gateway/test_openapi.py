@@ -130,6 +130,12 @@ def test_two_functions_keep_their_types_apart() -> None:
     assert schemas["rank.input.Text"]["maxLength"] == 99
 
 
+@pytest.mark.parametrize(("max_hold", "hold"), [(55, 3), (2, 2)])
+def test_the_hold_is_the_least_of_budget_and_gateway(max_hold: float, hold: float) -> None:
+    built = build_document({"score": manifest("score")}, version="1.2.3", max_hold=max_hold)
+    assert built["paths"]["/fn/score"]["post"]["x-headrace"]["budget"]["hold"] == hold
+
+
 @pytest.mark.parametrize(
     ("public_url", "server"),
     [("", "/"), ("https://ai.example/x", "https://ai.example/x"), ("https://a/", "https://a")],

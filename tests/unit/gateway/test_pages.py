@@ -22,6 +22,7 @@ from headrace.gateway.problems import exception_handlers
 class Address:
     def __init__(self, public_url: str = "") -> None:
         self.public_url = public_url
+        self.max_hold = 55.0
 
 
 def manifest(name: str, revision: str = "r1", **changes: Any) -> Manifest:
@@ -47,9 +48,16 @@ def manifest(name: str, revision: str = "r1", **changes: Any) -> Manifest:
     return Manifest(**values | changes)
 
 
-def client(manifests: dict[str, Manifest], public_url: str = "", root_path: str = "") -> TestClient[Litestar]:
+def client(
+    manifests: dict[str, Manifest],
+    public_url: str = "",
+    root_path: str = "",
+    faults: dict[str, str] | None = None,
+) -> TestClient[Litestar]:
     app = Litestar(
-        page_handlers(lambda: manifests, Address(public_url)),
+        page_handlers(
+            lambda: manifests, lambda manifest: (faults or {}).get(manifest.name, ""), Address(public_url)
+        ),
         exception_handlers=exception_handlers(public_url, lambda _: "r-1"),
         openapi_config=None,
     )
@@ -123,6 +131,51 @@ def test_the_reference_shows_each_function(site: TestClient[Litestar]) -> None:
     assert "array of number" in text
     for code in KINDS:
         assert f"/problems/{code}" in text
+
+
+def test_times_that_cannot_be_reached_are_not_shown(manifests: dict[str, Manifest]) -> None:
+    manifests["cut_off"] = manifest("cut_off", budget=Budget(sync=10, hard=60))
+    manifests["capped"] = manifest("capped", budget=Budget(sync=400, hard=7))
+    with client(manifests) as made:
+        sections = made.get("/docs").text.split('<section id="fn-')
+    facts = {
+        section.partition('"')[0]: dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", section))
+        for section in sections[1:]
+    }
+    assert facts["cut_off"]["answers within"] == "10 s"
+    assert "runs at most" not in facts["cut_off"]
+    assert facts["capped"]["answers within"] == "55 s"
+    assert facts["capped"]["runs at most"] == "7 s"
+
+
+def test_a_function_that_cannot_be_called_is_marked(manifests: dict[str, Manifest]) -> None:
+    manifests["count"] = manifest("count")
+    faults = {"count": "no-runner"}
+    with client(manifests, faults=faults) as made:
+        found = r'class="fault">.*?href="/problems/([a-z-]+)"'
+        assert re.findall(found, made.get("/docs").text, re.DOTALL) == ["no-runner"]
+        faults["count"] = "function-degraded"
+        assert re.findall(found, made.get("/docs").text, re.DOTALL) == ["function-degraded"]
+        faults.clear()
+        assert re.findall(found, made.get("/docs").text, re.DOTALL) == []
+
+
+def test_every_header_that_decides_is_listed(site: TestClient[Litestar]) -> None:
+    table = site.get("/docs").text.split('<section id="headers">')[1].split("</table>")[0]
+    listed = re.findall(r'<tr><td class="nowrap"><code>(.*?)</code>', table)
+    assert {"Authorization", "Content-Type", "Accept", "Prefer", "Headrace-Deadline"} <= set(listed)
+    assert "Idempotency-Key" in listed
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("root_path", ["", "/inner"])
+def test_the_bare_address_leads_to_the_reference(
+    manifests: dict[str, Manifest], method: str, root_path: str
+) -> None:
+    with client(manifests, root_path=root_path) as made:
+        answer = made.request(method, "/", follow_redirects=False)
+    assert answer.status_code == 307
+    assert answer.headers["location"] == f"{root_path}/docs"
 
 
 def test_what_authors_write_is_escaped(site: TestClient[Litestar]) -> None:
