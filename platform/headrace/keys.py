@@ -16,7 +16,9 @@ CHANNEL: Final = "headrace_keys"
 """Notified with the key's id whenever a key is made or revoked."""
 
 _SQL: Final = queries("keys")
-_PREFIX_LENGTH: Final = 11
+PREFIX_LENGTH: Final = 11
+"""How many of a secret's first characters name it in lists."""
+
 _SECRET_LENGTH: Final = 46
 _LABEL: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f]*")
 
@@ -59,7 +61,7 @@ async def create_key(database: Database, owner: str, name: str = "") -> str:
     secret = f"hr_{secrets.token_urlsafe(32)}"
     await database.fetch(
         _SQL["create"],
-        {"owner": owner, "name": name, "prefix": secret[:_PREFIX_LENGTH], "hash": hash_key(secret)},
+        {"owner": owner, "name": name, "prefix": secret[:PREFIX_LENGTH], "hash": hash_key(secret)},
     )
     return secret
 
@@ -78,7 +80,9 @@ async def list_keys(database: Database) -> list[KeyInfo]:
 async def revoke_key(database: Database, key: str) -> bool:
     """Revoke the key with that id, prefix or secret; False when no key in force has it."""
     if len(key) == _SECRET_LENGTH:
-        key = key[:_PREFIX_LENGTH]
+        if (found := await find_owner(database, hash_key(key))) is None:
+            return False
+        key = found.key_id
     return (await database.fetch(_SQL["revoke"], {"key": key}))[0]["revoked"]
 
 

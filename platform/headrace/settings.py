@@ -42,12 +42,17 @@ _ALLOWED: Final = {
     "log_errors": "true or false",
     "runner_metrics": "host:port, or empty for a free port of the loopback interface",
 }
+_ESCAPE: Final = "in its user and password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23"
 _OTHER_NAMES: Final = ("URL", "KEY", "DEBUG", "PARENT_PID", "TEST_DATABASE_URL")
 """Variables that are no settings: the client's two, and those of this program and its tests."""
 
 _SECRET: Final = frozenset({"database_url", "database_direct_url"})
 _ACCOUNT_PASSWORD: Final = re.compile(r"(://[^:/@?#]*:).*@")
 _QUERY_PASSWORD: Final = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*")
+_HOST: Final = r"(?:\[[^\]@/?#]*\]|[^\[\]:,@/?#]*)(?::\d*)?"
+# No other reading: with an unescaped @ or / in the password, libpq takes part of it for the host.
+_CLEAR_URL: Final = re.compile(rf"[\w+.-]+://(?:[^@/?#]*@)?{_HOST}(?:,{_HOST})*(?:[/?#][^@]*)?")
+_FILE_NAME: Final = re.compile(r"\.py\s*(,|$)")
 _MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -95,7 +100,7 @@ class Settings(BaseSettings):
     @field_validator("functions")
     @classmethod
     def _check_modules(cls, names: list[str]) -> list[str]:
-        if not names or not all(_MODULE.fullmatch(name) for name in names):
+        if not names or not all(_MODULE.fullmatch(name) and not _FILE_NAME.search(name) for name in names):
             raise ValueError("not module names")
         return list(dict.fromkeys(names))
 
@@ -109,6 +114,8 @@ class Settings(BaseSettings):
     def _check_database(cls, url: str) -> str:
         if url and urlsplit(url).scheme not in {"postgresql", "postgres"}:
             raise ValueError("not a Postgres URL")
+        if url and not _CLEAR_URL.fullmatch(url):
+            raise ValueError("not a clear URL")
         return url
 
     @field_validator("runner_advertise")
@@ -171,7 +178,7 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError("\n".join(_explain(error, given))) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{ENV_FILE} can't be read: {error}") from None
+        raise _unreadable(error) from None
     if settings.database_direct_url and not settings.database_url:
         shown = mask_password(settings.database_direct_url)
         raise SettingsError(
@@ -214,7 +221,10 @@ def misspelled() -> dict[str, str]:
 
 
 def mask_password(url: str) -> str:
-    """The URL with asterisks for its password, wherever that is; when in doubt, more is hidden."""
+    """The URL with asterisks for its password, wherever that is; when in doubt, all is hidden."""
+    if url and not _CLEAR_URL.fullmatch(url):
+        scheme, colon, _ = url.rpartition("://")
+        return f"{scheme}{colon}***" if scheme.isalnum() else "***"
     return _QUERY_PASSWORD.sub(r"\1***", _ACCOUNT_PASSWORD.sub(r"\1***@", url))
 
 
@@ -237,7 +247,13 @@ def _explain(error: ValidationError, given: Mapping[str, Any]) -> Iterable[str]:
         value = str(given[name]) if name in given else values.get(variable(name)) or ""
         if not value:  # the default of a wrong one: `database_direct_url`
             continue
+        if name == "functions" and _FILE_NAME.search(value):
+            yield f"{variable(name)}={value}: these are module names, leave out .py"
+            continue
         shown = mask_password(value) if name in _SECRET else value
+        if name in _SECRET and value.startswith(("postgresql://", "postgres://")):
+            yield f"{variable(name)}={shown}: {_ESCAPE}"
+            continue
         yield f"{variable(name)}={shown}: allowed is {_ALLOWED[name]}"
 
 
@@ -246,4 +262,11 @@ def _given_names(source: Mapping[str, str | None]) -> set[str]:
 
 
 def _env_file() -> dict[str, str | None]:
-    return dotenv_values(ENV_FILE) if Path(ENV_FILE).is_file() else {}
+    try:
+        return dotenv_values(ENV_FILE) if Path(ENV_FILE).is_file() else {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> SettingsError:
+    return SettingsError(f"{ENV_FILE} can't be read: {error}")

@@ -108,6 +108,9 @@ def test_another_input_is_another_interface_and_old_runners_get_none_of_its_call
         {"path": "/polite", "message": "this field is required"}
     ]
     assert newer.stop() == 0
+    # The older runner is there still, and so is what it serves.
+    answered(lambda: greeting.call("greet", {"name": "Ada"}), 200)
+    assert greeting.get("/fn/greet").json()["interface"] == before["interface"]
 
 
 def test_a_retired_function_is_gone(greeting: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import select
 import shlex
@@ -164,6 +165,7 @@ def test_up_serves_until_ctrl_c_and_keeps_the_data(folder: Folder) -> None:
         assert "logs       .headrace/logs\n" in up.said
         assert stat.S_IMODE((folder.home / "key").stat().st_mode) == 0o600
         assert (folder.home / "key").read_text() == up.key + "\n"
+        assert (folder.home / ".gitignore").read_text() == "*\n"
         assert len(folder.processes("gpu_runner")) >= 1
         first_key = up.key
         assert echo(folder, first_key, "hello")["text"] == "hello"
@@ -189,12 +191,14 @@ def test_the_line_to_paste_works(folder: Folder) -> None:
         assert words[-2:] == ["-d", '{"text": "it\'s"}']
         assert words[3:-2] == [
             "-H",
-            f"Authorization: Bearer {up.key}",
+            "Authorization: Bearer $(cat .headrace/key)",
             "-H",
             "Content-Type: application/json",
         ]
         if shutil.which("curl"):
-            answer = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+            answer = subprocess.run(
+                command, shell=True, cwd=folder.path, capture_output=True, text=True, check=True
+            )
             assert json.loads(answer.stdout)["text"] == "it's"
 
 
@@ -204,8 +208,8 @@ def test_other_commands_work_beside_it(folder: Folder) -> None:
         second = folder.run("up")
         assert second.returncode == 1
         assert second.stderr.endswith(
-            f"headrace: already running (pid {up.pid}) in {folder.home}: "
-            "stop it, or set another HEADRACE_HOME\n"
+            f"headrace: already running (pid {up.pid}) in {folder.home} "
+            f"at http://127.0.0.1:{folder.port}: stop it, or set another HEADRACE_HOME\n"
         )
         assert "Traceback" not in second.stderr
 
@@ -227,6 +231,7 @@ def test_a_taken_port_is_one_clear_line(folder: Folder) -> None:
     assert done.stderr == (
         f"headrace: port {folder.port} on 127.0.0.1 is taken: stop what listens there, or set HEADRACE_PORT\n"
     )
+    assert not folder.home.exists()
 
 
 def test_a_module_that_does_not_import_is_shown_with_its_log(folder: Folder) -> None:
@@ -244,9 +249,79 @@ def test_a_module_that_does_not_import_is_shown_with_its_log(folder: Folder) -> 
 def test_ctrl_c_during_the_start_leaves_nothing_behind(folder: Folder, moment: str) -> None:
     with folder.up() as up:
         up.until(moment)
+        began = time.monotonic()
         assert up.stop() == 0
+        assert time.monotonic() - began < 5
+        assert up.said.endswith("stopped; data stay in .headrace\n")
         assert "Traceback" not in up.said
         assert folder.processes() == []
+
+
+@pytest.mark.parametrize("moment", ["loading models", LAST_LINE])
+def test_a_closed_terminal_stops_everything_in_order(folder: Folder, moment: str) -> None:
+    ours, theirs = pty.openpty()
+    # The first terminal that the leader of a new session opens becomes the one that controls it.
+    script = 'exec "$@" <"$TERMINAL" >"$TERMINAL" 2>&1'
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", sys.executable, "-m", "headrace", "up"],
+        cwd=folder.path,
+        env=folder.environment | {"TERMINAL": os.ttyname(theirs), "TERM": "xterm", "COLUMNS": "200"},
+        start_new_session=True,
+    ) as process:
+        try:
+            said = b""
+            while moment.encode() not in said:
+                said += os.read(ours, 2**16)
+            os.close(theirs)
+            os.close(ours)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    assert folder.processes() == []
+    assert not (folder.home / "postgres" / "postmaster.pid").exists()
+    if moment == LAST_LINE:
+        assert "stopping: taking no new calls" in (folder.home / "logs" / "runner-1.log").read_text()
+
+
+BROKEN = """
+from headrace import function, model, uses
+from pydantic import BaseModel
+
+class Text(BaseModel):
+    text: str
+
+@model()
+def gone(device):
+    raise OSError("no file\\nof that name")
+
+@function(examples=[{"text": ""}])
+def broken(input: Text, *, it: object = uses(gone)) -> Text:
+    return {}
+"""
+
+
+def test_a_model_that_can_not_be_loaded_is_said_at_once_and_the_rest_is_served(folder: Folder) -> None:
+    (folder.path / "mine.py").write_text(FUNCTIONS + BROKEN)
+    with folder.up() as up:
+        up.ready()
+        assert "functions  echo\n" in up.said
+        assert (
+            "degraded   broken: model mine:gone could not be loaded: OSError: no file of that name" in up.said
+        )
+        assert "(log: .headrace/logs/runner-1.log)" in up.said
+        assert "/fn/echo " in up.said
+        assert echo(folder, up.key)["text"] == "x"
+
+    (folder.path / "mine.py").write_text(BROKEN)
+    with folder.up() as up:
+        up.ready()
+        assert f"Headrace answers at http://127.0.0.1:{folder.port}, but no function can be served" in up.said
+        assert "functions  none\n" in up.said
+        assert "degraded   broken: " in up.said
+        assert "still not ready" not in up.said
+        assert "curl" not in up.said
+        assert up.key == (folder.home / "key").read_text().strip()
+        assert up.stop() == 0
 
 
 def test_a_killed_up_takes_gateway_and_runner_with_it_and_the_next_one_takes_over(folder: Folder) -> None:
@@ -323,6 +398,7 @@ def test_a_key_that_the_database_does_not_know_is_replaced(folder: Folder) -> No
     with folder.up() as up:
         up.ready()
         assert up.key != "hr_" + "x" * 43
+        assert f"the key in {folder.home / 'key'} was no longer valid" in up.said
         assert echo(folder, up.key)["text"] == "x"
 
 

@@ -43,6 +43,7 @@ class _Commands(RichGroup):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="headrace", prog_name="headrace", message="%(prog)s %(version)s")
 def commands() -> None:
     """Serve AI functions on your own machines.
 

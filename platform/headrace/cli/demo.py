@@ -52,8 +52,10 @@ def demo() -> None:
 async def _demo(settings: Settings) -> None:
     import asyncio  # noqa: PLC0415
 
+    from headrace.cli.output import say  # noqa: PLC0415
     from headrace.cli.progress import Progress  # noqa: PLC0415
     from headrace.cli.signals import run_site  # noqa: PLC0415
+    from headrace.errors import SetupError  # noqa: PLC0415
     from headrace.site import Site  # noqa: PLC0415
 
     settings = _on_a_free_port(settings)
@@ -62,11 +64,15 @@ async def _demo(settings: Settings) -> None:
 
         async def show(started: Started) -> None:
             progress.finish()
-            click.echo(f"Headrace serves at {started.url} (ready after {time.monotonic() - began:.1f} s)")
+            if reason := started.degraded.get("embed"):
+                raise SetupError(f"embed can't be served: {reason}; logs: {settings.home / 'logs'}")
+            say(f"Headrace serves at {started.url} (ready after {time.monotonic() - began:.1f} s)")
             answers = await asyncio.to_thread(_ask, started)
             _print(answers)
 
         if not await run_site(Site(settings, progress.tell), show, lambda: progress.tell("stopping")):
+            progress.finish()
+            progress.tell("stopped")
             raise KeyboardInterrupt
     click.echo("Everything is stopped. `headrace up` serves until Ctrl-C.")
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich_click import RichCommand, RichGroup
+
+if TYPE_CHECKING:
+    from headrace.keys import KeyInfo
 
 
 @click.group(cls=RichGroup)
@@ -41,7 +46,7 @@ def list_() -> None:
     import asyncio  # noqa: PLC0415 - slow to load
 
     from headrace.cli._site import database, moment, table  # noqa: PLC0415
-    from headrace.keys import KeyInfo, list_keys  # noqa: PLC0415
+    from headrace.keys import list_keys  # noqa: PLC0415
     from headrace.settings import load_settings  # noqa: PLC0415
 
     async def read() -> list[KeyInfo]:
@@ -63,15 +68,29 @@ def revoke(key: str) -> None:
 
     from headrace.cli._site import database  # noqa: PLC0415
     from headrace.errors import HeadraceError  # noqa: PLC0415
-    from headrace.keys import revoke_key  # noqa: PLC0415
+    from headrace.keys import list_keys, revoke_key  # noqa: PLC0415
     from headrace.settings import load_settings  # noqa: PLC0415
 
-    async def take_back() -> bool:
+    async def take_back() -> list[KeyInfo] | None:
         async with database(load_settings()) as opened:
-            return await revoke_key(opened, key)
+            return None if await revoke_key(opened, key) else await list_keys(opened)
 
-    if not asyncio.run(take_back()):
-        raise HeadraceError(
-            "there is no key in force with that id or first characters: see `headrace keys list`"
-        )
+    if (known := asyncio.run(take_back())) is not None:
+        raise HeadraceError(_why_not(key, known))
     click.echo("revoked")
+
+
+def _why_not(key: str, known: list[KeyInfo]) -> str:
+    """Why the key that somebody meant can't be revoked."""
+    from headrace.cli._site import moment  # noqa: PLC0415 - slow to load
+    from headrace.keys import PREFIX_LENGTH  # noqa: PLC0415
+
+    for one in known:
+        if one.revoked_at is not None and (key.lower() == one.key_id or key.startswith(one.prefix)):
+            return f"the key {one.prefix} is revoked since {moment(one.revoked_at)}"
+    if key and any(one.prefix.startswith(key) or key.startswith(one.prefix) for one in known):
+        return (
+            f"that is no whole key: give its first {PREFIX_LENGTH} characters, which "
+            "`headrace keys list` shows, or all of it"
+        )
+    return "there is no key with that id or those first characters: see `headrace keys list`"

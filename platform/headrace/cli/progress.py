@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+
+from headrace.cli.output import harmless
 
 
 class Progress:
@@ -16,21 +19,24 @@ class Progress:
         self._status = self._console.status("starting") if self._console.is_terminal else None
 
     def tell(self, text: str) -> None:
-        """Show a step, or a line about something that happened."""
-        if self._status is not None and not text.startswith(" "):
-            self._status.update(text)
-        else:
-            self._console.print(text, markup=False)
+        """Show a step, or a line about something that happened: one that is indented stays to be read."""
+        with harmless(sys.stderr):
+            if self._status is not None and not text.startswith(" "):
+                self._status.update(text)
+            else:
+                self._console.print(text, markup=False)
 
     def finish(self) -> None:
         """Stop the spinner; what follows is printed as plain lines."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        status, self._status = self._status, None
+        if status is not None:
+            with harmless(sys.stderr):
+                status.stop()
 
     def __enter__(self) -> Self:
         if self._status is not None:
-            self._status.start()
+            with harmless(sys.stderr):
+                self._status.start()
         return self
 
     def __exit__(

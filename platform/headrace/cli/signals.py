@@ -17,6 +17,8 @@ async def run_site(
 ) -> bool:
     """Start the site, do `use` with it, stop it; a signal cuts short the first two, a second one the last.
 
+    A terminal that closes may send SIGHUP twice, itself and by its shell, so that is no second one.
+
     Returns:
         Whether `use` came to its end, unsignalled.
     """
@@ -24,17 +26,18 @@ async def run_site(
     work = asyncio.create_task(_start_and_use(site, use))
     asked = False
 
-    def ask() -> None:
+    def ask(number: int) -> None:
         nonlocal asked
         if asked:
-            site.kill()
+            if number != signal.SIGHUP:
+                site.kill()
             return
         asked = True
         stopping()
         work.cancel()
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, ask)
+        loop.add_signal_handler(number, ask, number)
     try:
         await asyncio.wait([work])
         # From here on, a signal means the second one.

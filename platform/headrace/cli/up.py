@@ -33,6 +33,7 @@ def up(host: str | None, port: int | None, runners: int | None) -> None:
 async def _up(settings: Settings) -> None:
     import asyncio  # noqa: PLC0415
 
+    from headrace.cli.output import say  # noqa: PLC0415
     from headrace.cli.progress import Progress  # noqa: PLC0415
     from headrace.cli.signals import run_site  # noqa: PLC0415
     from headrace.site import Site  # noqa: PLC0415
@@ -42,38 +43,45 @@ async def _up(settings: Settings) -> None:
 
         async def serve(started: Started) -> None:
             progress.finish()
-            click.echo(_welcome(settings, started, time.monotonic() - began))
+            say(_welcome(settings, started, time.monotonic() - began))
             await asyncio.Event().wait()
 
         await run_site(Site(settings, progress.tell), serve, lambda: progress.tell("stopping"))
+        progress.finish()
         progress.tell("stopped; data stay in " + _short(settings.home))
 
 
 def _welcome(settings: Settings, started: Started, seconds: float) -> str:
     home = _short(settings.home)
-    return "\n".join(
-        [
-            f"Headrace serves at {started.url} (ready after {seconds:.1f} s)",
-            f"  functions  {', '.join(sorted(started.functions)) or 'none'}",
-            f"  key        {started.key} (also in {home}/key)",
-            f"  logs       {home}/logs",
-            f"  docs       {started.url}/docs",
-            "Try it:",
-            f"  {_curl(started)}",
-            "Ctrl-C stops everything.",
-        ]
-    )
+    if started.functions:
+        first = f"Headrace serves at {started.url} (ready after {seconds:.1f} s)"
+    else:
+        first = f"Headrace answers at {started.url}, but no function can be served"
+    log = f"{home}/logs/runner-{1 if settings.runners == 1 else '*'}.log"
+    lines = [
+        first,
+        f"  functions  {', '.join(sorted(started.functions)) or 'none'}",
+        *(f"  degraded   {name}: {reason} (log: {log})" for name, reason in sorted(started.degraded.items())),
+        f"  key        {started.key} (also in {home}/key)",
+        f"  logs       {home}/logs",
+        f"  docs       {started.url}/docs",
+    ]
+    if started.functions:
+        lines += ["Try it:", f"  {_curl(started, f'{home}/key')}"]
+    return "\n".join([*lines, "Ctrl-C stops everything."])
 
 
-def _curl(started: Started) -> str:
-    names = sorted(started.functions, key=lambda name: (name != "embed", name))
+def _curl(started: Started, key_file: str) -> str:
+    """A line to paste that calls a function, or lists them when none has an example."""
+    # The key itself would end up in the shell's history.
+    authorization = f'-H "Authorization: Bearer $(cat {shlex.quote(key_file)})"'
+    names = [name for name, manifest in started.functions.items() if manifest.examples]
     if not names:
-        return f"curl -s {started.url}/fn -H 'Authorization: Bearer {started.key}'"
-    name = names[0]
-    examples = started.functions[name].examples
-    body = json.dumps(examples[0] if examples else {}, ensure_ascii=False)
+        return f"curl -s {started.url}/fn {authorization}"
+    name = min(names, key=lambda name: (name != "embed", name))
+    body = json.dumps(started.functions[name].examples[0], ensure_ascii=False)
     return (
-        f"curl -s {started.url}/fn/{name} -H 'Authorization: Bearer {started.key}' "
+        f"curl -s {started.url}/fn/{name} {authorization} "
         f"-H 'Content-Type: application/json' -d {shlex.quote(body)}"
     )
 

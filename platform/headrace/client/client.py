@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 from typing import Any, Final, Self, cast
 from urllib.parse import quote
@@ -11,6 +12,7 @@ import httpx2
 from headrace.client.errors import CallRefused, Unreachable
 
 _CONNECT_S: Final = 5.0
+_ERRNO: Final = re.compile(r"^\[Errno -?\d+\] ")
 
 
 class Client:
@@ -40,7 +42,7 @@ class Client:
 
         Raises:
             CallRefused: the answer is a problem.
-            Unreachable: there is no answer.
+            Unreachable: there is no answer, or it is no gateway's.
         """
         body: dict[str, Any] = (
             {"content": input, "headers": {"Content-Type": "application/json"}}
@@ -50,14 +52,17 @@ class Client:
         try:
             response = self._http.post(f"/fn/{quote(name, safe='')}", **body)
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
+            reason = _ERRNO.sub("", str(error)) or type(error).__name__
             raise Unreachable(f"{self._url} does not answer: {reason}") from None
         if response.status_code != 200:
             retry_after = response.headers.get("Retry-After", "")
             raise CallRefused(
                 response.status_code, _problem(response), int(retry_after) if retry_after.isdigit() else None
             )
-        return response.json()
+        try:
+            return response.json()
+        except ValueError:
+            raise Unreachable(f"the server at {self._url} is not a Headrace gateway (no JSON)") from None
 
     def close(self) -> None:
         """Close its connections."""

@@ -34,8 +34,9 @@ class CallRefused(ClientError):
         self.status = status
         self.problem = problem
         self.retry_after = retry_after
-        title, detail = problem.get("title") or f"HTTP {status}", problem.get("detail")
-        super().__init__(f"{title}: {detail}" if detail else str(title))
+        title, detail = str(problem.get("title") or f"HTTP {status}"), str(problem.get("detail") or "")
+        says_all = detail.startswith(title)  # as in "The function failed."
+        super().__init__(detail if says_all else f"{title}: {detail}" if detail else title)
 
     @property
     def code(self) -> str:

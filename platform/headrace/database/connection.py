@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -128,9 +129,20 @@ def unavailable(url: str, reason: BaseException | str) -> DatabaseUnavailable:
     """An error of one line that names the server, never a password."""
     known = conninfo_to_dict(url)
     text = _one_line(str(reason)).removeprefix("connection failed: ").removeprefix("consuming input failed: ")
+    text = _nobody_listens(text) or text
     if password := known.get("password"):
         text = text.replace(str(password), "***")
     return DatabaseUnavailable(f"Postgres at {_place(known)} can't be reached: {text}")
+
+
+def _nobody_listens(text: str) -> str | None:
+    """The short form of what libpq says in two sentences, when that is the cause at every address."""
+    causes = re.findall(r" failed: (No such file or directory|Connection refused)", text)
+    if not causes or len(causes) != text.count(" failed: "):
+        return None
+    if "Is the server running locally" in text:
+        return "no server listens on that socket"
+    return "connection refused, no server listens on that port"
 
 
 def _options(url: str, application_name: str) -> dict[str, Any]:

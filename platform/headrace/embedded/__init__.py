@@ -15,6 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headrace.embedded.home import no_home
 from headrace.embedded.server import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -24,10 +25,17 @@ __all__ = ["EmbeddedPostgres", "database"]
 
 
 @contextmanager
-def database(settings: Settings) -> Generator[Settings]:
-    """The settings with a database that answers: the given one, or the embedded one held meanwhile."""
+def database(settings: Settings, *, create: bool = False) -> Generator[Settings]:
+    """The settings with a database that answers: the given one, or the embedded one held meanwhile.
+
+    Raises:
+        SetupError: the embedded one can't start, or isn't there and isn't to be made.
+    """
     if settings.database_url:
         yield settings
         return
-    with EmbeddedPostgres(settings.home) as postgres:
+    postgres = EmbeddedPostgres(settings.home)
+    if not create and not postgres.exists():
+        raise no_home(settings.home, "HEADRACE_DATABASE_URL")
+    with postgres:
         yield settings.with_database(postgres.url)

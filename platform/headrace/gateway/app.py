@@ -44,9 +44,11 @@ class Gateway:
         self._database = database
         self._secret = b""
         self._metrics = GatewayMetrics()
-        self._directory = Directory(self._metrics)
-        self._authenticator = Authenticator(database)
-        self._links = RunnerLinks()
+        self._links = RunnerLinks(lambda: self._directory.choose())
+        self._directory = Directory(
+            self._metrics, lambda name, interface: bool(self._links.serving(name, interface))
+        )
+        self._authenticator = Authenticator(database, self._database_away)
         self._listener = Listener(
             settings.database_direct_url or settings.database_url,
             [registry.CHANNEL, keys.CHANNEL],
@@ -124,8 +126,8 @@ class Gateway:
 
     async def _read_registry(self) -> None:
         reading = await registry.load(self._database)
-        self._directory.update(reading)
         self._links.update(reading.runners, self._secret)
+        self._directory.update(reading)
 
     async def _refresh(self) -> None:
         while True:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TypeVar
 
 from headrace.database import Database
+from headrace.errors import DatabaseUnavailable
 from headrace.gateway.problems import Problem
 from headrace.keys import KeyRow, find_owner, hash_key
 
@@ -16,6 +18,7 @@ _MOST_KNOWN = 10_000
 _MOST_UNKNOWN = 1_000
 _UNKNOWN_FOR_S = 5.0
 _LONGEST_KEY = 256
+_LONGEST_SILENCE_S = 3.0
 
 
 class Authenticator:
@@ -26,10 +29,12 @@ class Authenticator:
 
     Args:
         database: where keys are.
+        database_away: seconds since Postgres last answered.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, database_away: Callable[[], float] = lambda: 0.0) -> None:
         self._database = database
+        self._database_away = database_away
         self._known: OrderedDict[bytes, KeyRow] = OrderedDict()
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
         self._forgotten = 0
@@ -57,6 +62,8 @@ class Authenticator:
             return known
         if len(key) > _LONGEST_KEY or self._unknown.get(digest, 0.0) > time.monotonic():
             raise Problem("invalid-key")
+        if (away := self._database_away()) > _LONGEST_SILENCE_S:  # a query would hang as long as that takes
+            raise DatabaseUnavailable(f"Postgres has not answered for {away:.0f} s")
         forgotten = self._forgotten
         row = await find_owner(self._database, digest)
         if row is None:

@@ -91,6 +91,8 @@ class Caller:
                 if asked.attempt == 1 or not await self._room(asked, asked.span.hold - elapsed):
                     raise self._no_room(asked)
                 continue
+            if elapsed >= asked.span.hold:
+                raise _out_of_time(asked)  # nobody would wait for what it makes
             pending = serving.link.call(_frame(asked, elapsed))
             try:
                 answer = await self._wait(pending, asked, accepted_at)

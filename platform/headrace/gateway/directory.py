@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import jsonschema_rs
 
 from headrace.domain import Manifest
 from headrace.gateway.metrics import FunctionMetrics, GatewayMetrics
 from headrace.gateway.problems import Problem
+from headrace.gateway.schema_faults import multiplies, without_unions
 from headrace.registry import Registry
+from headrace.sdk.schemas import compiled
+
+log = logging.getLogger(__name__)
 
 _MOST_ERRORS = 20
 _ALL_ERRORS_BYTES = 2**14  # the library finds one fault or all: all of a mebibyte's take four seconds
+_MASK: Final = "the value"  # an error says what is expected, never what somebody sent
+_SOMEWHERE: Final = {"path": "", "message": "the input doesn't satisfy the function's schema"}
+_MOST_KNOWN: Final = 4
 
 
 class ServedFunction:
@@ -23,27 +31,30 @@ class ServedFunction:
     Args:
         manifest: as registered.
         metrics: its counters.
+
+    Raises:
+        ValueError: the manifest's schema can't be used.
     """
 
-    __slots__ = ("_validator", "manifest", "metrics")
+    __slots__ = ("_explains_all", "_outline", "_validator", "manifest", "metrics")
 
     def __init__(self, manifest: Manifest, metrics: FunctionMetrics) -> None:
         self.manifest = manifest
         self.metrics = metrics
-        # Masked: an error says what is expected, never what somebody sent.
-        self._validator = jsonschema_rs.Draft202012Validator(
-            manifest.input_schema, validate_formats=True, mask="the value"
-        )
+        self._validator = compiled(manifest.input_schema, mask=_MASK)
+        self._outline = _outline(manifest.input_schema)
+        self._explains_all = not multiplies(manifest.input_schema)
 
     def check(self, value: Any, size: int) -> None:
         """Check an input, of so many bytes of JSON, against the registered schema.
 
         Raises:
-            Problem: `invalid-input`, with the path and message of each fault; of a large input's first.
+            Problem: `invalid-input`, with the path and message of each fault; of a large input's first. Faults
+                in a union may be told as one of the whole input.
         """
         if self._validator.is_valid(value):
             return
-        errors = [fault for error in self._errors(value, size) for fault in _explain(error)]
+        errors = [fault for error in self._errors(value, size) for fault in _explain(error)] or [_SOMEWHERE]
         first = errors[0]
         where = f"at {first['path']}: " if first["path"] else ""
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -51,22 +62,36 @@ class ServedFunction:
 
     def _errors(self, value: Any, size: int) -> list[jsonschema_rs.ValidationError]:
         if size <= _ALL_ERRORS_BYTES:
-            return list(self._validator.iter_errors(value))
+            return list((self._validator if self._explains_all else self._outline).iter_errors(value))
         try:
-            self._validator.validate(value)
+            self._outline.validate(value)
         except jsonschema_rs.ValidationError as error:
             return [error]
-        raise AssertionError("an input is valid or it isn't")
+        return []
 
 
 class Directory:
-    """The functions in service and those that were retired; replaced as a whole when the registry changes."""
+    """The functions in service and those that were retired; replaced as a whole when the registry changes.
 
-    def __init__(self, metrics: GatewayMetrics) -> None:
+    A runner registers a changed interface before it is linked, and may leave while runners with the old one
+    stay. So the last few interfaces of each function are kept, and the newest that is linked is served. The
+    registry has only the newest: a gateway that started later than a change doesn't know what was before.
+
+    Args:
+        metrics: where calls are counted.
+        is_linked: whether a linked runner takes calls of a function, by name, with an interface.
+    """
+
+    def __init__(
+        self, metrics: GatewayMetrics, is_linked: Callable[[str, str], bool] = lambda *_: False
+    ) -> None:
         self.functions: Mapping[str, ServedFunction] = {}
         self.retired: Mapping[str, datetime] = {}
         self.is_loaded = False
         self._metrics = metrics
+        self._is_linked = is_linked
+        self._known: dict[str, list[ServedFunction]] = {}  # one for each interface, newest first
+        self._unusable: dict[str, Manifest] = {}
 
     @property
     def manifests(self) -> dict[str, Manifest]:
@@ -75,16 +100,34 @@ class Directory:
 
     def update(self, registry: Registry) -> None:
         """Take over a reading of the registry; what hasn't changed keeps its compiled schema."""
-        functions: dict[str, ServedFunction] = {}
-        for name, manifest in registry.functions.items():
-            known = self.functions.get(name)
-            if known is not None and known.manifest == manifest:
-                functions[name] = known
-            else:
-                functions[name] = ServedFunction(manifest, self._metrics.of(name))
-        self.functions = functions
+        known = {name: self._interfaces(manifest) for name, manifest in registry.functions.items()}
+        self._known = {name: interfaces for name, interfaces in known.items() if interfaces}
         self.retired = registry.retired
         self.is_loaded = True
+        self.choose()
+
+    def choose(self) -> None:
+        """Serve the newest interface that is linked, or just the newest; run when links come or go."""
+        self.functions = {
+            name: next((one for one in known if self._is_linked(name, one.manifest.interface)), known[0])
+            for name, known in self._known.items()
+        }
+
+    def _interfaces(self, manifest: Manifest) -> list[ServedFunction]:
+        known = self._known.get(manifest.name, [])
+        if known and known[0].manifest == manifest:
+            return known
+        try:
+            newest = ServedFunction(manifest, self._metrics.of(manifest.name))
+        except Exception as error:
+            # It mustn't take the other functions with it.
+            if self._unusable.get(manifest.name) != manifest:
+                reason = str(error).partition("\n")[0]
+                log.error("the registered schema of %s can't be used: %s", manifest.name, reason)
+            self._unusable[manifest.name] = manifest
+            return known
+        others = [one for one in known if one.manifest.interface != manifest.interface]
+        return [newest, *others][:_MOST_KNOWN]
 
     def find(self, name: str) -> ServedFunction:
         """The function of that name.
@@ -99,6 +142,13 @@ class Directory:
             when = self.retired[name].isoformat(timespec="seconds")
             raise Problem("function-retired", f"The function {name} was retired at {when}.")
         raise Problem("unknown-function")
+
+
+def _outline(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
+    try:
+        return compiled(without_unions(schema), mask=_MASK)
+    except ValueError:  # a reference leads into what was left out
+        return compiled({})
 
 
 def _explain(error: jsonschema_rs.ValidationError) -> list[dict[str, str]]:

@@ -1,17 +1,25 @@
-"""Uvicorn's HTTP protocol, with the head and the body of an answer in one system call.
+"""One client's connection: uvicorn's HTTP protocol, with bounds on what a client may cost.
 
-Uvicorn writes them one after the other, and each write is a packet of its own: on small answers that is a
-tenth of the whole call.
+Uvicorn reads a head of any length and waits for a slow client for ever, asks callers that offer HTTP/2 to
+send their body again, and writes head and body of an answer one after the other; each write is a packet of
+its own, which on small answers is a tenth of the whole call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from http import HTTPStatus
+from typing import Any, ClassVar, cast
 
+import httptools
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.gateway.requests import access
+from headrace.ids import uuid7
+
 _MOST_JOINED = 2**16  # more is written at once, or a long answer would pile up here unseen by flow control
+_HEAD, _BODY, _END = range(3)  # what the next byte belongs to; _END: nothing yet, a request is complete
 
 
 class _Joined:
@@ -22,6 +30,7 @@ class _Joined:
         self._loop = loop
         self._parts: list[bytes] = []
         self._size = 0
+        self.written = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -35,6 +44,11 @@ class _Joined:
         if self._size > _MOST_JOINED:
             self._flush()
 
+    def write_eof(self) -> None:
+        """Write what is left, and no more after it."""
+        self._flush()
+        self._transport.write_eof()
+
     def close(self) -> None:
         """Write what is left, then close."""
         self._flush()
@@ -42,14 +56,164 @@ class _Joined:
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
+        self.written += self._size
         self._size = 0
         if parts:
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
-class JoinedWrites(HttpToolsProtocol):
-    """`HttpToolsProtocol` over a transport that joins its writes."""
+class Connection(HttpToolsProtocol):
+    """`HttpToolsProtocol` with its writes joined, its heads bounded and its waits limited.
+
+    A client that is too slow is noticed at the next look, up to `look_s` late; so a call costs no timer.
+    """
+
+    most_head: ClassVar = 2**16  # bytes of a head; also of anything else that brings no body nearer
+    head_s: ClassVar = 15.0
+    body_s: ClassVar = 30.0
+    answer_s: ClassVar = 30.0
+    least_rate: ClassVar = 2**16  # bytes a second that a longer body or answer has to move at
+    look_s: ClassVar = 5.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio."""
-        super().connection_made(cast("asyncio.Transport", _Joined(transport, self.loop)))
+        self._joined = _Joined(transport, self.loop)
+        super().connection_made(cast("asyncio.Transport", self._joined))
+        self._phase = _HEAD
+        self._since = self._answer_since = self.loop.time()
+        self._unused = 0  # bytes received since the last whole head, piece of a body, or end of a request
+        self._body_bytes = 0
+        self._taken = 0  # bytes of answers that the client had taken at `_answer_since`
+        self._is_refused = False
+        self._looking = self.loop.call_later(self.look_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        self._looking.cancel()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        self._unset_keepalive_if_required()
+        if self._is_refused:
+            return
+        if self._phase == _END:
+            self._phase, self._since = _HEAD, self.loop.time()
+        self._unused += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+        if self._unused > self.most_head:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def _feed(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+                self._read_again()
+            else:
+                return
+
+    def _read_again(self) -> None:
+        """Read the head again as that of a request that offers no other protocol (RFC 9110, section 7.8).
+
+        The parser takes everything behind such an offer for the other protocol's.
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        head += [b"%b: %b" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        if method == b"CONNECT":  # offers another protocol by itself
+            raise httptools.HttpParserError("this is no proxy")
+        self.parser.feed_data(b"\r\n".join([*head, b"\r\n"]))
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        if self._unused > self.most_head and self._head_size() > self.most_head:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            raise httptools.HttpParserError("the head is too large")
+        if self.parser.should_upgrade():
+            return
+        super().on_headers_complete()
+        self.headers = []  # for trailers, which mustn't pass for headers (RFC 9110, section 6.5.1)
+        self._phase, self._since = _BODY, self.loop.time()
+        self._unused = self._body_bytes = 0
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser."""
+        self._unused = 0
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        if self.parser.should_upgrade():
+            return
+        self._unused = 0
+        self._phase = _END
+        super().on_message_complete()
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        """Answer that what came is no request, and take nothing more; the client gets a while to read it."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        if self._owes_answer():  # to an earlier request, and the client would take this one for it
+            self.transport.close()
+            return
+        request_id = uuid7()
+        problem = {"title": status.phrase, "status": status, "request_id": request_id}
+        body = msgspec.json.encode(problem)
+        head = (
+            f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/problem+json\r\n"
+            f"content-length: {len(body)}\r\nx-request-id: {request_id}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        # Closing at once would reset the connection, and the answer with it, where more is on its way.
+        self.transport.write_eof()
+        access.info("request", request_id=request_id, method="", path="", status=status, total_ms=0)
+
+    def _owes_answer(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _look(self) -> None:
+        """Let go of a client that is too slow."""
+        now = self.loop.time()
+        if self._is_refused or self._is_stuck(now):
+            self.transport.abort()
+            return
+        self._looking = self.loop.call_later(self.look_s, self._look)
+        is_owing = self._owes_answer()
+        waited = now - self._since
+        if self.flow.read_paused or (is_owing and self._phase == _HEAD):
+            self._since = now  # it isn't the client who keeps the other waiting
+        elif self._phase == _HEAD and waited > self.head_s:
+            self.transport.close()
+        elif self._phase == _BODY and waited > max(self.body_s, self._body_bytes / self.least_rate):
+            if is_owing:
+                self.cycle.message_event.set()  # its reader gets an empty piece that isn't the last
+            else:
+                self.transport.close()
+        elif self._phase == _END and not is_owing and self.timeout_keep_alive_task is None:
+            # Uvicorn forgets it where the answer was complete before the request.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _is_stuck(self, now: float) -> bool:
+        """Whether the client takes its answers too slowly."""
+        left: int = self._joined.get_write_buffer_size()
+        if left and now - self._answer_since < self.answer_s:
+            return False
+        before, self._taken = self._taken, self._joined.written - left
+        self._answer_since = now
+        return left > 0 and self._taken - before < self.answer_s * self.least_rate

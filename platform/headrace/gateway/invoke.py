@@ -197,7 +197,7 @@ def _headers(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 async def _read_body(exchange: Exchange, limit: int) -> bytes:
-    """The whole body, refused as soon as it is known to be over the limit."""
+    """The whole body, refused as soon as it is known to be over the limit or to come too slowly."""
     declared = exchange.headers.get(b"content-length")
     if declared is not None and int(declared) > limit:
         raise _too_large(limit)
@@ -212,6 +212,8 @@ async def _read_body(exchange: Exchange, limit: int) -> bytes:
             raise _too_large(limit)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if not chunks[-1]:  # `Connection` says so: the rest has been too long in coming
+            raise Problem("request-timeout", headers={"Connection": "close"})
 
 
 def _too_large(limit: int) -> Problem:

@@ -94,6 +94,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The `Accept` header rules out every form in which this resource can answer.",
         "Accept `application/json`; only functions that stream answer `text/event-stream`.",
     ),
+    "request-timeout": Kind(
+        408,
+        "The body did not arrive in time",
+        "The body came too slowly: it may take 30 seconds, or longer at 64 KiB a second. "
+        "The function was not started.",
+        "Send the request again, over a faster connection or with less in one call.",
+    ),
     "function-retired": Kind(
         410,
         "The function has been retired",

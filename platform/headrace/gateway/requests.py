@@ -21,8 +21,9 @@ _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked each second, an
 
 
 def request_id_of(request: Request[Any, Any, Any]) -> str:
-    """The id that `Requests` gave to a request."""
-    return cast("Any", request.scope).get(_REQUEST_ID, "")
+    """The id that `Requests` gave to a request; a call that Litestar refuses by itself has none yet."""
+    given = cast("Any", request.scope).get(_REQUEST_ID)
+    return given or preferences.request_id(request.headers.get("x-request-id", "").encode("latin-1"))
 
 
 class Requests:
@@ -37,7 +38,7 @@ class Requests:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Called by the server; not a coroutine itself, to cost calls next to nothing."""
-        if scope["type"] != "http" or (scope["method"] == "POST" and scope["path"].startswith("/fn/")):
+        if scope["type"] != "http" or (scope["method"] == "POST" and _is_call(scope["path"])):
             return self._app(scope, receive, send)
         return self._answer(scope, receive, send)
 
@@ -72,6 +73,12 @@ class Requests:
                 status=status,
                 total_ms=round((time.perf_counter() - began) * 1000, 3),
             )
+
+
+def _is_call(path: str) -> bool:
+    """Whether Litestar, which drops empty segments, takes it for `/fn/{name}`."""
+    segments = [segment for segment in path.split("/") if segment]
+    return len(segments) == 2 and segments[0] == "fn"
 
 
 def _with_head(name: bytes, value: bytes) -> tuple[bytes, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from headrace.domain import RunnerInfo
 from headrace.errors import LinkError, SettingsError
@@ -146,9 +146,10 @@ class RunnerLink:
         for function, serving in self.services.items():
             serving.load = state.loads.get(function, serving.load)
             serving.degraded = state.degraded.get(function, "")
-        if state.draining:
+        if state.draining and not self._leaving:
             self._leaving = True
-            self._hang_up_when_done()
+            self._links.changed()
+        self._hang_up_when_done()
 
     # ------------------------------------------------------------------ coming and going
 
@@ -214,9 +215,14 @@ class RunnerLink:
 
 
 class RunnerLinks:
-    """All links of this gateway, and who serves what."""
+    """All links of this gateway, and who serves what.
 
-    def __init__(self) -> None:
+    Args:
+        on_change: called when a link has come or gone, or takes no more calls.
+    """
+
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
         self._secret = b""
         self._links: dict[str, RunnerLink] = {}
         self._by_function: dict[str, list[Serving]] = {}
@@ -237,11 +243,12 @@ class RunnerLinks:
                 self._links.pop(runner_id).close()
 
     def changed(self) -> None:
-        """A link has come or gone."""
+        """A link has come or gone, or takes no more calls."""
         self._by_function = {}
         for link in self._links.values():
             for function, serving in link.services.items():
                 self._by_function.setdefault(function, []).append(serving)
+        self._on_change()
         change, self._change = self._change, asyncio.Event()
         change.set()
 

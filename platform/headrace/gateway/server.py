@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import resource
 import signal
 import socket
 from types import FrameType
@@ -13,12 +15,16 @@ import uvloop
 
 from headrace.errors import SetupError
 from headrace.gateway.app import Gateway
-from headrace.gateway.http import JoinedWrites
+from headrace.gateway.http import Connection
 from headrace.settings import Settings
 from headrace.startup import open_database
 from headrace.telemetry import logs
 
+log = logging.getLogger(__name__)
+
 _STOP_S = 10
+_KEEP_ALIVE_S = 75  # longer than a proxy's, or it would send a call into a connection that is closing
+_MOST_FILES = 2**16
 
 
 def serve(settings: Settings) -> None:
@@ -29,6 +35,7 @@ def serve(settings: Settings) -> None:
         SettingsError: a setting is wrong in a way that only Postgres or the system can tell.
     """
     logs.configure()
+    allow_files()
     with bind(settings.host, settings.port) as listening:
         uvloop.run(_serve(settings, listening))
 
@@ -44,13 +51,14 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
         config = uvicorn.Config(
             gateway.app,
             interface="asgi3",
-            http=JoinedWrites,
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,6 +66,8 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
             signal.signal(number, _ignored)
         gc.collect()
         gc.freeze()  # what lives as long as the process needn't be looked at again and again
+        host, port = listening.getsockname()[:2]
+        log.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         try:
             await uvicorn.Server(config).serve(sockets=[listening])
         finally:
@@ -67,6 +77,14 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
 
 def _ignored(_number: int, _frame: FrameType | None) -> None:
     """Nothing is left to do."""
+
+
+def allow_files() -> None:
+    """Let this process have as many connections at once as the system allows, within reason."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from types import GenericAlias
 from typing import Any, Final, Generic, TypeVar, cast
 
-import jsonschema_rs
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, to_jsonable_python
 
 from headrace.domain import Cost
 from headrace.errors import HeadraceError, InvalidInput, InvalidOutput
 from headrace.sdk.places import Place
-from headrace.sdk.schemas import input_schema, output_schema
+from headrace.sdk.schemas import compiled, input_schema, output_schema
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -26,6 +25,8 @@ Out = TypeVar("Out")
 # Applies to types without a configuration of their own: plain dataclasses, which check nothing when they
 # are made, lists, numbers. Pydantic's own models were checked when they were made.
 _STRICT_OUTPUT: Final = ConfigDict(revalidate_instances="always", allow_inf_nan=False)
+_RAISED: Final = {"iteration_error", "get_attribute_error", "mapping_type"}
+"""Errors whose text quotes an exception that the output itself raised."""
 
 
 class Contract(Generic[In, Out]):
@@ -43,9 +44,10 @@ class Contract(Generic[In, Out]):
         boxed: Any = GenericAlias(tuple, (output_type,))
         self._checked_output: TypeAdapter[tuple[Any]] = TypeAdapter(boxed, config=_STRICT_OUTPUT)
         try:
-            self._accepts = jsonschema_rs.Draft202012Validator(self.input_schema, validate_formats=True)
+            self._accepts = compiled(self.input_schema)
         except ValueError as error:
-            raise place.error("input type", f"its JSON Schema can't be checked: {error}") from None
+            reason = str(error).partition("\n")[0]
+            raise place.error("input type", f"its JSON Schema can't be checked: {reason}") from None
 
     def decode(self, data: bytes) -> In:
         """The input that the JSON holds, validated in lax mode.
@@ -72,7 +74,7 @@ class Contract(Generic[In, Out]):
                 self._check_finite(value)
         except ValidationError as error:
             details = _details(error)[0]
-            raise InvalidOutput(_located(_pointer(details["loc"][1:]), details["msg"])) from None
+            raise InvalidOutput(_located(_pointer(details["loc"][1:]), _message(details))) from None
         except (PydanticSerializationError, ValueError, RecursionError):
             raise InvalidOutput("the returned value can't be written as the declared type") from None
         return data
@@ -139,6 +141,8 @@ def _first(error: ValidationError, data: bytes) -> tuple[str, str]:
 
 
 def _message(details: ErrorDetails) -> str:
+    if details["type"] in _RAISED:
+        return "reading the value raised an exception"
     if details["type"] == "union_tag_invalid":  # pydantic's own words quote the input
         context = details.get("ctx", {})
         return f"{context.get('discriminator')} must be one of {context.get('expected_tags')}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
+import jsonschema_rs
 import msgspec
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
@@ -70,6 +71,20 @@ def input_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
 def output_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """What callers get."""
     return adapter.json_schema(mode="serialization")
+
+
+def compiled(schema: dict[str, Any], *, mask: str | None = None) -> jsonschema_rs.Draft202012Validator:
+    """The validator of a schema, formats included; `mask` stands for the value in its messages.
+
+    Raises:
+        ValueError: it isn't a schema, or refers to something outside of itself.
+    """
+    return jsonschema_rs.Draft202012Validator(schema, validate_formats=True, mask=mask, retriever=_refuse)
+
+
+def _refuse(uri: str) -> NoReturn:
+    # Left alone, the library would fetch it, from the network or from this machine's files.
+    raise ValueError("schemas can't refer to other documents")
 
 
 def interface_hash(input_schema: dict[str, Any], output_schema: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 def read_key(home: Path) -> str | None:
     """The home's key, or None."""
     try:
-        return _path(home).read_text().strip() or None
+        return key_path(home).read_text().strip() or None
     except FileNotFoundError:
         return None
 
@@ -21,8 +21,9 @@ def write_key(home: Path, key: str) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(key + "\n")
-    draft.replace(_path(home))
+    draft.replace(key_path(home))
 
 
-def _path(home: Path) -> Path:
+def key_path(home: Path) -> Path:
+    """Where the key is kept."""
     return home / "key"

@@ -32,9 +32,10 @@ class HomeLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            pid = _note(self._home).get("pid", "unknown")
+            note = _note(self._home)
             raise SetupError(
-                f"already running (pid {pid}) in {self._home}: stop it, or set another HEADRACE_HOME"
+                f"already running (pid {note.get('pid', 'unknown')}) in {self._home} "
+                f"at {note.get('url', 'an unknown address')}: stop it, or set another HEADRACE_HOME"
             ) from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps({"pid": os.getpid(), "url": url}).encode())

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.domain import Manifest
 from headrace.embedded import EmbeddedPostgres
+from headrace.embedded.home import make_home
 from headrace.errors import SetupError
 from headrace.settings import Settings
 from headrace.site.address import base_url, check_free, get_status
@@ -24,6 +25,7 @@ from headrace.site.environment import (
     gateway_environment,
     site_runner_environment,
 )
+from headrace.site.key_file import key_path, read_key
 from headrace.site.lock import HomeLock
 
 _READY_POLL_S: Final = 0.05
@@ -31,6 +33,7 @@ _PATIENCE_S: Final = 30.0
 _POSTGRES_POLL_S: Final = 1.0
 _GATEWAY_STOP_S: Final = 10.0
 _RUNNER_STOP_S: Final = 10.0
+_HURRY_S: Final = 1.0
 _LONGEST_BACKOFF_S: Final = 30.0
 _HEALTHY_S: Final = 60.0
 _LEAST_FREE_BYTES: Final = 2**26
@@ -43,17 +46,41 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A site that answers: its address, its first key, its functions."""
+    """A site that answers.
+
+    Args:
+        url: its address.
+        key: its first key.
+        functions: what it can execute.
+        degraded: what its runners have but can't execute, with the reasons.
+    """
 
     url: str
     key: str
     functions: dict[str, Manifest]
+    degraded: dict[str, str]
+
+
+class _State(msgspec.Struct):
+    """How a function stands, as far as it is read here."""
+
+    runners: int = 0
+    degraded: list[str] = []
 
 
 class _Readiness(msgspec.Struct):
     """What `/readyz` answers, as far as it is read here."""
 
     missing: list[str] = []
+    functions: dict[str, _State] = {}
+
+    def reasons(self) -> dict[str, str]:
+        """Why functions that are there can't be executed, each on one line."""
+        return {
+            name: " ".join("; ".join(state.degraded).split())
+            for name, state in self.functions.items()
+            if state.degraded and not state.runners
+        }
 
 
 class Site:
@@ -84,13 +111,15 @@ class Site:
         await self.stop()
 
     async def start(self) -> Started:
-        """Start everything and wait until a runner serves with its models loaded.
+        """Start everything and wait until a runner serves with its models loaded, or says that it can't.
 
         Raises:
             SetupError: something is in the way, or a process ended before it was ready.
         """
         settings, home = self._settings, self._settings.home
         check_runner_addresses(settings)
+        if not home.exists():  # nothing is made for a start that is refused
+            check_free(settings.host, settings.port)
         self._prepare_home()
         url = base_url(settings.host, settings.port)
         self._lock.take(url)
@@ -124,9 +153,12 @@ class Site:
         await self._launch(self._gateway)
         key = await self._first_key(settings)
         self._tell("loading models")
-        await self._or_failure(self._wait_until_ready())
+        readiness = await self._or_failure(self._wait_until_ready())
         self._is_ready = True
-        return Started(url, key, await self._functions(settings))
+        known = await self._functions(settings)
+        ready = {name for name, state in readiness.functions.items() if state.runners}
+        functions = {name: manifest for name, manifest in known.items() if name in ready}
+        return Started(url, key, functions, readiness.reasons())
 
     async def stop(self) -> None:
         """Stop everything in order; data stay. May be called at any point of the start."""
@@ -137,9 +169,11 @@ class Site:
             self._failure.exception()  # seen, also where the start was interrupted
         if self._in_thread is not None:
             await asyncio.wait([self._in_thread])
+        # Before it is ready nobody's call is under way, and a runner hears nothing while libraries load.
+        gateway_s, runner_s = (_GATEWAY_STOP_S, _RUNNER_STOP_S) if self._is_ready else (_HURRY_S, _HURRY_S)
         if self._gateway is not None:
-            await self._gateway.stop(_GATEWAY_STOP_S)
-        await asyncio.gather(*(runner.stop(_RUNNER_STOP_S) for runner in self._runners))
+            await self._gateway.stop(gateway_s)
+        await asyncio.gather(*(runner.stop(runner_s) for runner in self._runners))
         if self._postgres is not None:
             await asyncio.to_thread(self._postgres.stop)
         self._lock.release()
@@ -153,7 +187,8 @@ class Site:
     def _prepare_home(self) -> None:
         home = self._settings.home
         try:
-            for folder in (home, home / "logs", home / "run"):
+            make_home(home)
+            for folder in (home / "logs", home / "run"):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             free = shutil.disk_usage(home).free
         except OSError as error:
@@ -215,8 +250,12 @@ class Site:
     async def _first_key(self, settings: Settings) -> str:
         from headrace.site.first_key import first_key  # noqa: PLC0415 - loads while runners start
 
+        before = read_key(settings.home)
         async with await _open(settings) as database:
-            return await first_key(database, settings.home)
+            key = await first_key(database, settings.home)
+        if before not in {None, key}:
+            self._tell(f"  the key in {key_path(settings.home)} was no longer valid: a new one replaces it")
+        return key
 
     async def _functions(self, settings: Settings) -> dict[str, Manifest]:
         from headrace import registry  # noqa: PLC0415 - loads while runners start
@@ -224,14 +263,16 @@ class Site:
         async with await _open(settings) as database:
             return dict((await registry.load(database)).functions)
 
-    async def _wait_until_ready(self) -> None:
+    async def _wait_until_ready(self) -> _Readiness:
+        """What the gateway says once a runner is linked, which has then tried to load all its models."""
         told, patient_until = "", time.monotonic() + _PATIENCE_S
         while True:
             with contextlib.suppress(OSError):
                 status, body = await get_status(self._settings.host, self._settings.port, "/readyz")
-                if status == 200:
-                    return
-                missing = _missing(status, body)
+                readiness = _readiness(body)
+                if status == 200 or readiness.reasons():
+                    return readiness
+                missing = ", ".join(readiness.missing) or f"the gateway answers {status}"
                 if missing != told and time.monotonic() > patient_until:
                     told = missing
                     self._tell(f"still not ready: {missing}; logs: {self._settings.home / 'logs'}")
@@ -267,9 +308,8 @@ def _in_thread(work: Callable[[], T]) -> Awaitable[T]:
     return asyncio.get_running_loop().run_in_executor(None, work)
 
 
-def _missing(status: int, body: bytes) -> str:
+def _readiness(body: bytes) -> _Readiness:
     try:
-        missing = msgspec.json.decode(body, type=_Readiness).missing
+        return msgspec.json.decode(body, type=_Readiness)
     except msgspec.MsgspecError:
-        missing = []
-    return ", ".join(missing) or f"the gateway answers {status}"
+        return _Readiness()

@@ -19,9 +19,18 @@ PROBLEM = {
     "code": "invalid-input",
     "title": "The input is not valid",
     "status": 422,
-    "detail": "2 faults",
-    "errors": [{"pointer": "/texts/0", "message": "is too short"}],
+    "detail": "at /texts/0: is too short (and 1 more)",
+    "errors": [
+        {"path": "/texts/0", "message": "is too short"},
+        {"path": "", "message": "no such field"},
+    ],
 }
+ONE_FAULT = PROBLEM | {
+    "detail": "at /texts/0: is too short",
+    "errors": [{"path": "/texts/0", "message": "is too short"}],
+}
+FAILED = {"code": "function-failed", "title": "The function failed", "detail": "The function failed."}
+NO_KEY = {"code": "missing-key", "title": "An API key is needed", "detail": "The request carries no API key."}
 
 
 class Site(BaseHTTPRequestHandler):
@@ -50,6 +59,11 @@ def site() -> Iterator[tuple[str, type[Site]]]:
         answers: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {
             "echo": (200, {}, b'{"value": [1.5, 2, -3e-05], "text": "\xc3\xa4"}'),
             "picky": (422, {}, json.dumps(PROBLEM).encode()),
+            "one-fault": (422, {}, json.dumps(ONE_FAULT).encode()),
+            "broken": (500, {}, json.dumps(FAILED).encode()),
+            "locked": (401, {}, b'{"code": "invalid-key", "title": "The API key is not valid"}'),
+            "keyless": (401, {}, json.dumps(NO_KEY).encode()),
+            "page": (200, {}, b"<html>Hello</html>"),
             "busy": (503, {"Retry-After": "7"}, b'{"code": "busy", "title": "No room for the call now"}'),
             "proxy": (502, {}, b"<html>Bad gateway</html>"),
         }
@@ -95,7 +109,7 @@ def test_a_refusal_carries_the_problem(site: tuple[str, type[Site]]) -> None:
             "invalid-input",
             PROBLEM,
         )
-        assert str(caught.value) == "The input is not valid: 2 faults"
+        assert str(caught.value) == "The input is not valid: at /texts/0: is too short (and 1 more)"
 
         with pytest.raises(CallRefused) as caught:
             client.call("busy", {})
@@ -164,19 +178,54 @@ def test_a_problem_is_shown_with_what_to_do(site: tuple[str, type[Site]], tmp_pa
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
-        "headrace: The input is not valid: 2 faults",
-        "  /texts/0 is too short",
+        "headrace: The input is not valid",
+        "  /texts/0: is too short",
+        "  no such field",
         "  Correct the input; the function's schema is in `GET /fn/{name}` and in the API reference.",
     ]
-    assert "Retry-After: 7 s" in call("busy", "--url", site[0], cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("function", "lines"),
+    [
+        ("one-fault", ["headrace: The input is not valid: at /texts/0: is too short", "  Correct the input"]),
+        ("broken", ["headrace: The function failed.", "  Read the detail"]),
+        ("busy", ["headrace: No room for the call now", "  Try again after 7 s."]),
+        ("locked", ["headrace: the given key is not valid for {url}", "  Check that"]),
+        ("proxy", ["headrace: the server at {url} is not a Headrace gateway (HTTP 502)"]),
+        ("page", ["headrace: the server at {url} is not a Headrace gateway (no JSON)"]),
+    ],
+)
+def test_nothing_is_said_twice(
+    site: tuple[str, type[Site]], tmp_path: Path, function: str, lines: list[str]
+) -> None:
+    done = call(function, "--url", site[0], "--key", "hr_x", cwd=tmp_path)
+
+    said = done.stderr.splitlines()
+    assert (done.returncode, len(said)) == (1, len(lines)), said
+    assert all(a.startswith(b.format(url=site[0])) for a, b in zip(said, lines, strict=True)), said
+
+
+def test_the_file_of_a_wrong_key_is_named(site: tuple[str, type[Site]], tmp_path: Path) -> None:
+    home = tmp_path / ".headrace"
+    home.mkdir()
+    port = site[0].rpartition(":")[2]
+    missing = call("keyless", cwd=tmp_path, HEADRACE_PORT=port)
+    (home / "key").write_text("hr_old\n")
+    wrong = call("locked", cwd=tmp_path, HEADRACE_PORT=port)
+
+    assert f"headrace: {site[0]} asks for a key, but there is none in {home / 'key'}\n" in missing.stderr
+    assert f"headrace: the key in {home / 'key'} is not valid for {site[0]}\n" in wrong.stderr
 
 
 def test_an_unreachable_site_is_one_line(tmp_path: Path) -> None:
-    done = call("echo", cwd=tmp_path, HEADRACE_PORT=str(free_port("127.0.0.1")))
+    port = str(free_port("127.0.0.1"))
+    done = call("echo", cwd=tmp_path, HEADRACE_PORT=port, HEADRACE_KEY="hr_x")
 
     assert done.returncode == 1
-    assert done.stderr.startswith("headrace: http://127.0.0.1:")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == (
+        f"headrace: http://127.0.0.1:{port} does not answer: Connection refused: is `headrace up` running?\n"
+    )
 
 
 def test_a_missing_file_is_wrong_usage(tmp_path: Path) -> None:

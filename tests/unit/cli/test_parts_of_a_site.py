@@ -29,7 +29,8 @@ def test_one_site_per_home(tmp_path: Path) -> None:
     first.take("http://127.0.0.1:8000")
 
     assert running_url(tmp_path) == "http://127.0.0.1:8000"
-    with pytest.raises(SetupError, match=rf"^already running \(pid {os.getpid()}\) in {tmp_path}: stop it"):
+    said = rf"^already running \(pid {os.getpid()}\) in {tmp_path} at http://127\.0\.0\.1:8000: stop it"
+    with pytest.raises(SetupError, match=said):
         HomeLock(tmp_path).take("http://127.0.0.1:8001")
 
     first.release()

@@ -112,6 +112,45 @@ def test_version_does_not_import_torch(tmp_path: Path) -> None:
     assert "| torch" not in done.stderr.replace("  ", "")
 
 
+def test_the_option_says_the_same_version(tmp_path: Path) -> None:
+    done = run("--version", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == run("version", cwd=tmp_path).stdout.splitlines()[:1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["keys", "list"],
+        ["keys", "create"],
+        ["functions"],
+        ["functions", "retire", "echo"],
+        ["migrate", "--check"],
+        ["gateway"],
+        ["call", "echo"],
+    ],
+)
+def test_a_folder_without_a_home_gets_none(tmp_path: Path, command: list[str]) -> None:
+    done = run(*command, cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"headrace: there is no Headrace home in {tmp_path / '.headrace'}: "
+        "run this in the folder of `headrace up`, or set HEADRACE_HOME (or HEADRACE_"
+    )
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_a_module_is_named(tmp_path: Path) -> None:
+    done = run("config", cwd=tmp_path, HEADRACE_FUNCTIONS="functions, shop.py")
+
+    assert done.stderr == (
+        "headrace: HEADRACE_FUNCTIONS=functions, shop.py: these are module names, leave out .py\n"
+    )
+
+
 @pytest.mark.parametrize("version", [(3, 10), (3, 14)])
 def test_a_wrong_python_is_one_clear_line(version: tuple[int, int]) -> None:
     with pytest.raises(

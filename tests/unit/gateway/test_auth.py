@@ -180,3 +180,26 @@ def test_what_is_remembered_is_bounded(database_url: str, monkeypatch: pytest.Mo
             await authenticator.owner(bearer(keys[0]))
 
     run(database_url, scenario)
+
+
+def test_an_unknown_key_does_not_wait_for_a_database_that_is_silent(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any) -> None:
+        raise AssertionError("Postgres was asked")
+
+    async def scenario(database: Database, _: Authenticator) -> None:
+        away = 0.0
+        authenticator = Authenticator(database, lambda: away)
+        known, other = await create_key(database, "ada"), await create_key(database, "bob")
+        await authenticator.owner(bearer(known))
+        away = 3.5
+        with monkeypatch.context() as patched:
+            patched.setattr(auth, "find_owner", never)
+            assert (await authenticator.owner(bearer(known))).owner == "ada"
+            with pytest.raises(DatabaseUnavailable, match="has not answered for 4 s"):
+                await authenticator.owner(bearer(other))
+        away = 2.5
+        assert (await authenticator.owner(bearer(other))).owner == "bob"
+
+    run(database_url, scenario)

@@ -222,3 +222,15 @@ def test_a_cancelled_request_stops_the_work(tmp_path: Path) -> None:
             assert (await here.runners[0].hears(Stop)).job_id == call.job_id
 
     run(scenario)
+
+
+@pytest.mark.parametrize("hold", [0, -1])
+def test_a_call_for_which_nobody_waits_is_not_sent(tmp_path: Path, hold: float) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path, result) as here:
+            found = await problem(here.caller, asked(hold=hold, total=100))
+            assert (found.code, found.status) == ("hold-exceeded", 504)
+            await here.caller.answer(asked())
+            assert len(here.calls) == 1  # and the other is not on its way either
+
+    run(scenario)

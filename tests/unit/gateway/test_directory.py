@@ -3,17 +3,19 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, TypeAdapter
 
 from headrace.domain import Budget, Cost, Limits, Manifest
 from headrace.gateway.directory import Directory, ServedFunction
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import Problem
 from headrace.registry import Registry
+from headrace.sdk.schemas import input_schema
 
 METRICS = GatewayMetrics()
 SCHEMA = {
@@ -32,10 +34,12 @@ SCHEMA = {
 }
 
 
-def manifest(schema: Any = SCHEMA, name: str = "echo", revision: str = "r") -> Manifest:
+def manifest(
+    schema: Any = SCHEMA, name: str = "echo", revision: str = "r", interface: str = "1234"
+) -> Manifest:
     return Manifest(
         name=name,
-        interface="1234",
+        interface=interface,
         revision=revision,
         description="",
         input_schema=schema,
@@ -150,6 +154,86 @@ def test_of_a_large_body_the_first_fault_is_told(count: int) -> None:
     assert [path for path, _ in errors([*good, 1, 2], schema)] == [f"/{count}"]
 
 
+def obj(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+NODE = {"$ref": "#/$defs/node"}
+UNIONS: dict[str, Any] = {
+    "tagged": {
+        "oneOf": [
+            obj(child=NODE, kind={"const": "a"}),
+            obj(child=NODE, kind={"const": "b"}),
+            {"type": "integer"},
+        ]
+    },
+    "untagged": {"anyOf": [obj(child=NODE, n={"type": "null"}), obj(child={"anyOf": [NODE]})]},
+    "listed": {"anyOf": [obj(child={"type": "array", "items": NODE}), obj(child=NODE), {"$ref": "#"}]},
+    "doubled": {"allOf": [obj(child=NODE), obj(child=NODE), {"type": "object"}]},
+}
+
+
+@pytest.mark.parametrize("union", list(UNIONS))
+def test_a_deep_value_of_a_recursive_union_is_refused_quickly(union: str) -> None:
+    value: Any = "wrong"
+    for level in range(60):
+        value = {"child": value, "kind": "ab"[level % 2]}
+    schema = {**obj(tree=NODE, n={"type": "integer"}), "$defs": {"node": UNIONS[union]}, "required": ["n"]}
+    began = time.process_time()
+    assert errors({"tree": value, "n": 1}, schema) == [
+        ("", "the input doesn't satisfy the function's schema")
+    ]
+    assert time.process_time() - began < 0.3
+    assert ("/n", "this field is required") in errors({"tree": value}, schema)  # what isn't in a union
+
+
+def test_a_recursive_function_of_pydantics_is_refused_quickly() -> None:
+    class Leaf(BaseModel):
+        kind: Literal["leaf"]
+        value: int
+
+    class Sum(BaseModel):
+        kind: Literal["sum"]
+        left: Expression
+        right: Expression | None = None
+
+    class Product(BaseModel):
+        kind: Literal["product"]
+        left: Expression
+
+    Expression = Annotated[Sum | Product | Leaf, Field(discriminator="kind")]
+    for model in (Sum, Product):
+        model.model_rebuild(_types_namespace={**locals()})
+    value: Any = {"kind": "leaf", "value": "x"}
+    for level in range(60):
+        value = {"kind": ("sum", "product")[level % 2], "left": value}
+    schema = input_schema(TypeAdapter[Any](Expression))
+    began = time.process_time()
+    assert errors(value, schema)[0][0] == ""
+    assert time.process_time() - began < 0.3
+
+
+def test_a_plain_tree_keeps_its_messages() -> None:
+    optional = {"anyOf": [NODE, {"type": "null"}]}
+    node = obj(left=optional, items={"type": "array", "items": NODE}, n={"type": "integer"})
+    schema = {**NODE, "$defs": {"node": node}}
+    assert errors({"items": [{"items": [{"n": "x"}]}]}, schema)[0][0] == "/items/0/items/0/n"
+    value: Any = {"n": "x"}
+    for _ in range(60):
+        value = {"left": value}
+    assert errors(value, schema)[0][0] == "/left"
+
+
+def test_of_a_large_body_faults_in_a_union_are_not_gathered() -> None:
+    schema = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+    value = [1] * 500_000
+    function = served(schema)
+    began = time.process_time()
+    with pytest.raises(Problem, match="doesn't satisfy"):
+        function.check(value, 2**20)
+    assert time.process_time() - began < 0.5
+
+
 def registry(*manifests: Manifest, retired: dict[str, datetime] | None = None) -> Registry:
     return Registry(
         functions={one.name: one for one in manifests},
@@ -190,3 +274,68 @@ def test_what_is_gone_is_unknown_and_what_was_retired_says_when() -> None:
         assert (caught.value.code, caught.value.status) == ("unknown-function", 404)
     directory.update(registry(manifest()))  # registered anew
     assert directory.find("echo").manifest == manifest()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"type": "nonsense"},
+        {"$ref": "#/$defs/none"},
+        {"$ref": "http://127.0.0.1:9/schema.json"},
+        {"$ref": "file:///etc/hostname"},
+    ],
+)
+def test_a_schema_that_cannot_be_used_takes_nothing_else_with_it(
+    broken: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = Directory(METRICS)
+    for _ in range(3):
+        directory.update(registry(manifest(broken), manifest(name="nap")))
+    assert directory.manifests == {"nap": manifest(name="nap")}
+    (told,) = caplog.messages  # once, not at each reading
+    assert told.startswith("the registered schema of echo can't be used: ")
+
+    directory.update(registry(manifest()))
+    directory.update(registry(manifest(broken), manifest(name="nap")))
+    assert directory.manifests == {"echo": manifest(), "nap": manifest(name="nap")}  # as it was known
+
+
+def test_the_newest_interface_with_a_link_is_served() -> None:
+    linked: set[str] = set()
+    directory = Directory(METRICS, lambda name, interface: f"{name} {interface}" in linked)
+    old, new, newest = (manifest(revision=one, interface=one) for one in ("old", "new", "newest"))
+
+    def now(*interfaces: str) -> str:
+        linked.clear()
+        linked.update(f"echo {one}" for one in interfaces)
+        directory.choose()
+        return directory.find("echo").manifest.interface
+
+    directory.update(registry(old))
+    assert now() == now("old") == "old"
+    directory.update(registry(new))  # before its runner is linked
+    assert directory.find("echo").manifest is old
+    assert now("old", "new") == "new"
+    directory.update(registry(newest))
+    assert now("old", "new") == "new"
+    assert now("old", "new", "newest") == "newest"
+    assert now("old") == "old"  # the others' runners have left
+    assert now() == now("other") == "newest"
+
+    edited = manifest(revision="edited", interface="old")  # a roll-back, with another text
+    directory.update(registry(edited))
+    assert now("old", "newest") == "old"
+    assert directory.find("echo").manifest is edited
+    assert now("newest") == "newest"
+    directory.update(registry(retired={"echo": datetime(2026, 1, 2, tzinfo=UTC)}))
+    directory.update(registry(edited))
+    assert now("newest") == "old"  # what was retired is forgotten
+
+
+def test_few_interfaces_are_kept() -> None:
+    directory = Directory(METRICS, lambda _, interface: interface == "0")
+    served: list[str] = []
+    for number in range(6):
+        directory.update(registry(manifest(interface=str(number))))
+        served.append(directory.find("echo").manifest.interface)
+    assert served == ["0", "0", "0", "0", "4", "5"]

@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-import uvicorn
-import uvloop
+from harness.http_server import run, server
 
-from headrace.gateway.http import JoinedWrites, _Joined
+from headrace.gateway.http import _Joined
 
 
 class Transport:
@@ -32,15 +28,6 @@ class Transport:
 def joined() -> tuple[Any, Transport]:
     transport = Transport()
     return _Joined(transport, asyncio.get_running_loop()), transport  # type: ignore[arg-type]
-
-
-def run(scenario: Any) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await scenario()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(limited())
 
 
 def test_writes_of_one_iteration_leave_together_and_in_order() -> None:
@@ -71,24 +58,6 @@ def test_closing_writes_what_is_left_first_and_nothing_twice() -> None:
         assert wrapped.is_closing()  # as of the transport itself
 
     run(scenario)
-
-
-@asynccontextmanager
-async def server(app: Callable[..., Any]) -> AsyncIterator[tuple[str, int]]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, http=JoinedWrites, lifespan="off", log_config=None, ws="none")
-        running = uvicorn.Server(config)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(running, "install_signal_handlers", lambda: None, raising=False)
-            serving = asyncio.create_task(running._serve([listening]))
-            while not running.started:
-                await asyncio.sleep(0.001)
-            try:
-                yield listening.getsockname()
-            finally:
-                running.should_exit = running.force_exit = True
-                await serving
 
 
 def answers(body: bytes, *, chunks: int = 1, headers: list[tuple[bytes, bytes]] | None = None) -> Any:

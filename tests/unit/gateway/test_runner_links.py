@@ -241,3 +241,26 @@ def test_a_link_is_a_frame_stream_over_any_address(tmp_path: Path) -> None:
             await settle()
 
     run(scenario)
+
+
+def test_every_change_of_what_can_be_sent_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told: list[bool] = []
+        links = RunnerLinks(lambda: told.append(bool(links.serving("echo", "1234"))))
+        async with ScriptedRunner(f"unix:{tmp_path}/s", lambda _: None, [ECHO]) as runner:
+            links.update([runner.info], SECRET)
+            await linked(links)
+            (serving,) = links.serving("echo", "1234")
+            serving.link.call(call())
+            for _ in range(2):
+                runner.say(Pong({}, draining=True))
+            while told != [True, False]:
+                assert await links.next_change(10)
+            assert serving.link.is_linked  # it has a call to answer
+            runner.lose_links()
+            assert await links.next_change(10)
+            assert told == [True, False, False]
+            links.close()
+        await settle()
+
+    run(scenario)

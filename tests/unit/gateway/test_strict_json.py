@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -128,8 +129,27 @@ def test_a_surrogate_pair_is_one_character() -> None:
     assert decode(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
 
 
+LARGEST = int(sys.float_info.max)
+
+
 def test_an_integer_of_many_digits_is_exact() -> None:
-    assert decode(b"9" * 4300) == 10**4300 - 1
+    assert decode(b"%d" % LARGEST) == LARGEST
+    assert decode(b"[-%d]" % LARGEST) == [-LARGEST]
+
+
+@pytest.mark.parametrize("number", [LARGEST + 1, -LARGEST - 1, 10**399])
+def test_an_integer_beyond_the_range_of_floats_is_refused(number: int) -> None:
+    with pytest.raises(Problem) as caught:
+        decode(b'{"a": [true, null, 1, {"b": %d}]}' % number)
+    assert (caught.value.code, caught.value.status) == ("malformed-json", 400)
+    assert "the number at /a/3/b is out of range" in str(caught.value.detail)
+
+
+def test_many_digits_that_are_no_integer_pass() -> None:
+    digits = "1" * 400
+    assert decode(f'["{digits}", 0.{digits}, {{"{digits}": 1}}]'.encode()) == [
+        *(digits, float(f"0.{digits}"), {digits: 1})
+    ]
 
 
 @pytest.mark.parametrize("wrap", [(b"[", b"]", b""), (b'{"a":', b"}", b"0")], ids=["arrays", "objects"])

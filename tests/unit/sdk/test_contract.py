@@ -8,6 +8,7 @@ import enum
 import json
 import math
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -248,6 +249,36 @@ def deep() -> list[Any]:
     return nested
 
 
+def breaking() -> Iterator[int]:
+    yield 1
+    raise RuntimeError(SECRET)
+
+
+class Breaking(Mapping[str, int]):
+    """All that is asked of it raises."""
+
+    def __getitem__(self, key: str) -> int:
+        raise RuntimeError(SECRET)
+
+    def __iter__(self) -> Iterator[str]:
+        raise RuntimeError(SECRET)
+
+    def __len__(self) -> int:
+        raise RuntimeError(SECRET)
+
+
+class Lazy(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    lives: int
+
+
+class BreakingLazily:
+    @property
+    def lives(self) -> int:
+        raise RuntimeError(SECRET)
+
+
 def mutated() -> Cat:
     cat = Cat(lives=1)
     cat.lives = SECRET  # type: ignore[assignment]
@@ -276,6 +307,11 @@ def mutated() -> Cat:
         (Any, object()),
         (Any, {"a": "\ud800"}),
         (Row, {"unknown": 1, "id": SECRET}),
+        (list[int], breaking()),
+        (tuple[int, ...], breaking()),
+        (dict[str, int], Breaking()),
+        (Lazy, BreakingLazily()),
+        (Pet, {"kind": SECRET}),
     ],
 )
 def test_bad_outputs_are_refused_without_their_values(type_, output):

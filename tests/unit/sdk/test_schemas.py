@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -144,6 +146,28 @@ def test_a_pattern_that_no_schema_can_hold_is_refused():
 
     with pytest.raises(DeclarationError, match="input type: its JSON Schema can't be checked"):
         takes(Odd)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "file"])
+def test_a_schema_that_refers_to_another_document_is_refused_and_nothing_is_fetched(scheme: str):
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        place = "127.0.0.1:%d" % server.server_address[1] if scheme != "file" else ""
+
+        class Odd(BaseModel):
+            model_config = ConfigDict(json_schema_extra={"not": {"$ref": f"{scheme}://{place}/etc/passwd"}})
+
+        with pytest.raises(DeclarationError, match="schemas can't refer to other documents$"):
+            takes(Odd)
+        server.shutdown()
+    assert asked == []
 
 
 def variant(name: str = "Thing", config: ConfigDict | None = None, **fields: Any) -> str:

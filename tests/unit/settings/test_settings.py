@@ -39,6 +39,7 @@ def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
         "outage_grace": 30.0,
         "start_patience": 60.0,
         "executors": 1,
+        "log_errors": False,
         "runner_metrics": "",
     }
     assert set(origins().values()) == {"default"}
@@ -187,6 +188,9 @@ def test_a_file_that_is_no_text_is_one_clear_error() -> None:
 
     with pytest.raises(SettingsError, match=r"^\.env can't be read"):
         load_settings()
+    for read in (misspelled, origins):
+        with pytest.raises(SettingsError, match=r"^\.env can't be read"):
+            read()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -203,18 +207,56 @@ def test_a_file_that_may_not_be_read_is_one_clear_error() -> None:
     [
         ("postgresql://u:p:w@h:5/d", "postgresql://u:***@h:5/d"),
         ("postgresql://u@h/d", "postgresql://u@h/d"),
-        ("postgresql://u:p@w@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:p@w@h/d", "postgresql://***"),
+        ("postgresql://u@corp:p@h/d", "postgresql://***"),
+        ("postgresql://u:p", "postgresql://***"),
+        ("postgresql://u:p@h:1,[::1]:2/d?x=y", "postgresql://u:***@h:1,[::1]:2/d?x=y"),
+        ("host=h password=p", "***"),
+        ("host=h password=p://", "***"),
         (
             "postgresql:///d?host=%2Ftmp%2Fa%20b&password=x",
             "postgresql:///d?host=%2Ftmp%2Fa%20b&password=***",
         ),
-        ("postgresql://u:p/w?@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:p/w?@h/d", "postgresql://***"),
         ("postgresql://[u:p@h/d", "postgresql://[u:***@h/d"),
         ("", ""),
     ],
 )
 def test_passwords_are_masked_wherever_they_are(url: str, masked: str) -> None:
     assert mask_password(url) == masked
+
+
+@pytest.mark.parametrize("mark", ["@", "/", "?", "#", "/@"])
+@pytest.mark.parametrize("name", ["database_url", "database_direct_url"])
+def test_a_url_with_two_readings_is_refused_without_a_part_of_the_password(name: str, mark: str) -> None:
+    with pytest.raises(SettingsError, match=r"\*\*\*: in its user and password, write @ as %40") as caught:
+        load_settings(**{name: f"postgresql://app:hunter2{mark}hunter3@h/x"})
+
+    assert "hunter" not in str(caught.value)
+
+
+def test_a_connection_string_of_another_form_is_not_shown() -> None:
+    with pytest.raises(SettingsError, match=r"^HEADRACE_DATABASE_URL=\*\*\*: allowed is") as caught:
+        load_settings(database_url="host=h password=SECRET")
+
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://",
+        "postgresql:///x",
+        "postgres://u:p%40w%2F@h:5432/x",
+        "postgresql://u:p@h1:1,h2:2/x?target_session_attrs=any",
+        "postgresql://u:p@[::1]:5432/x",
+        "postgresql://u:p:w@h",
+        "postgresql://u@/x?host=/run/postgresql&port=5433",
+        "postgresql://%2Frun%2Fpostgresql/x",
+    ],
+)
+def test_every_clear_url_is_taken(url: str) -> None:
+    assert load_settings(database_url=url).database_url == url
 
 
 def test_every_setting_has_a_description() -> None:
