@@ -1,12 +1,14 @@
 """The files under `deploy/` are checked by the programs that read them."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from headrace.gateway.server import KEEP_ALIVE_S
 from headrace.settings import Settings, variable
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -43,6 +45,13 @@ def test_nginx_waits_longer_than_the_gateway_holds() -> None:
     assert "proxy_read_timeout 60s;" in calls
     assert Settings.model_fields["max_hold"].default < 60
     assert "proxy_next_upstream off;" in calls
+
+
+def test_nginx_drops_idle_connections_before_the_gateway_does() -> None:
+    site = (DEPLOY / "nginx" / "headrace.conf").read_text()
+    upstream = site.split("upstream headrace_gateways {")[1].split("}")[0]
+    (seconds,) = re.findall(r"keepalive_timeout (\d+)s;", upstream)
+    assert int(seconds) < KEEP_ALIVE_S
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd isn't installed")

@@ -34,6 +34,25 @@ SCHEMA = {
 }
 
 
+class Leaf(BaseModel):
+    kind: Literal["leaf"]
+    value: int
+
+
+class Sum(BaseModel):
+    kind: Literal["sum"]
+    left: Expression
+    right: Expression | None = None
+
+
+class Product(BaseModel):
+    kind: Literal["product"]
+    left: Expression
+
+
+Expression = Annotated[Sum | Product | Leaf, Field(discriminator="kind")]
+
+
 def manifest(
     schema: Any = SCHEMA, name: str = "echo", revision: str = "r", interface: str = "1234"
 ) -> Manifest:
@@ -188,22 +207,6 @@ def test_a_deep_value_of_a_recursive_union_is_refused_quickly(union: str) -> Non
 
 
 def test_a_recursive_function_of_pydantics_is_refused_quickly() -> None:
-    class Leaf(BaseModel):
-        kind: Literal["leaf"]
-        value: int
-
-    class Sum(BaseModel):
-        kind: Literal["sum"]
-        left: Expression
-        right: Expression | None = None
-
-    class Product(BaseModel):
-        kind: Literal["product"]
-        left: Expression
-
-    Expression = Annotated[Sum | Product | Leaf, Field(discriminator="kind")]
-    for model in (Sum, Product):
-        model.model_rebuild(_types_namespace={**locals()})
     value: Any = {"kind": "leaf", "value": "x"}
     for level in range(60):
         value = {"kind": ("sum", "product")[level % 2], "left": value}
@@ -213,15 +216,25 @@ def test_a_recursive_function_of_pydantics_is_refused_quickly() -> None:
     assert time.process_time() - began < 0.3
 
 
-def test_a_plain_tree_keeps_its_messages() -> None:
-    optional = {"anyOf": [NODE, {"type": "null"}]}
-    node = obj(left=optional, items={"type": "array", "items": NODE}, n={"type": "integer"})
+def test_a_tree_without_unions_keeps_its_messages() -> None:
+    node = obj(items={"type": "array", "items": NODE}, n={"type": "integer"})
     schema = {**NODE, "$defs": {"node": node}}
     assert errors({"items": [{"items": [{"n": "x"}]}]}, schema)[0][0] == "/items/0/items/0/n"
+
+
+def test_a_bushy_tree_on_a_long_stem_is_refused_quickly() -> None:
+    optional = {"anyOf": [NODE, {"type": "null"}]}
+    schema = {**NODE, "$defs": {"node": obj(left=optional, right=optional, n={"type": "integer"})}}
     value: Any = {"n": "x"}
-    for _ in range(60):
+    for _ in range(9):
+        value = {"left": value, "right": value}
+    for _ in range(80):
         value = {"left": value}
-    assert errors(value, schema)[0][0] == "/left"
+    function = served(schema)
+    began = time.process_time()
+    with pytest.raises(Problem, match="doesn't satisfy"):
+        function.check(value, 2**13)
+    assert time.process_time() - began < 0.3
 
 
 def test_of_a_large_body_faults_in_a_union_are_not_gathered() -> None:

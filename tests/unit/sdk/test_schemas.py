@@ -148,8 +148,7 @@ def test_a_pattern_that_no_schema_can_hold_is_refused():
         takes(Odd)
 
 
-@pytest.mark.parametrize("scheme", ["http", "https", "file"])
-def test_a_schema_that_refers_to_another_document_is_refused_and_nothing_is_fetched(scheme: str):
+def test_a_schema_that_refers_to_another_document_is_refused_and_nothing_is_fetched():
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -159,12 +158,12 @@ def test_a_schema_that_refers_to_another_document_is_refused_and_nothing_is_fetc
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        place = "127.0.0.1:%d" % server.server_address[1] if scheme != "file" else ""
+        elsewhere = f"http://127.0.0.1:{server.server_address[1]}/schema.json"
 
         class Odd(BaseModel):
-            model_config = ConfigDict(json_schema_extra={"not": {"$ref": f"{scheme}://{place}/etc/passwd"}})
+            model_config = ConfigDict(json_schema_extra={"not": {"$ref": elsewhere}})
 
-        with pytest.raises(DeclarationError, match="schemas can't refer to other documents$"):
+        with pytest.raises(DeclarationError, match=r"schemas can't refer to other documents$"):
             takes(Odd)
         server.shutdown()
     assert asked == []
