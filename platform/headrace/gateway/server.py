@@ -23,7 +23,7 @@ from headrace.telemetry import logs
 log = logging.getLogger(__name__)
 
 _STOP_S = 10
-_KEEP_ALIVE_S = 75  # longer than a proxy's, or it would send a call into a connection that is closing
+KEEP_ALIVE_S = 75  # longer than a proxy's, or it would send a call into a connection that is closing
 _MOST_FILES = 2**16
 
 
@@ -58,7 +58,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
