@@ -2,8 +2,8 @@
 
 Starting a runner registers its functions; every gateway hears of it on `CHANNEL` and serves them. A
 function stays listed when its last runner leaves. When two runners register different revisions of a
-name, the newest registration is what gateways serve. A retired function is gone until a runner that
-starts afterwards registers it again.
+name, gateways serve the newest, or the newest they know whose interface a linked runner has. A retired
+function is gone until a runner that starts afterwards registers it again.
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ class Gateway:
         self._database = database
         self._secret = b""
         self._metrics = GatewayMetrics()
-        self._links = RunnerLinks(lambda: self._directory.choose())
         self._directory = Directory(
             self._metrics, lambda name, interface: bool(self._links.serving(name, interface))
         )
+        self._links = RunnerLinks(self._directory.choose)
         self._authenticator = Authenticator(database, self._database_away)
         self._listener = Listener(
             settings.database_direct_url or settings.database_url,

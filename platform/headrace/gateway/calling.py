@@ -91,9 +91,7 @@ class Caller:
                 if asked.attempt == 1 or not await self._room(asked, asked.span.hold - elapsed):
                     raise self._no_room(asked)
                 continue
-            if elapsed >= asked.span.hold:
-                raise _out_of_time(asked)  # nobody would wait for what it makes
-            pending = serving.link.call(_frame(asked, elapsed))
+            pending = _send(serving, asked, elapsed)
             try:
                 answer = await self._wait(pending, asked, accepted_at)
             except BaseException:
@@ -171,6 +169,12 @@ class Caller:
         if asked.was_lost:
             return _worker_lost(asked)
         return _refused(asked)
+
+
+def _send(serving: Serving, asked: Asked, elapsed: float) -> PendingCall:
+    if elapsed >= asked.span.hold:
+        raise _out_of_time(asked)  # nobody would wait for what it makes
+    return serving.link.call(_frame(asked, elapsed))
 
 
 def _frame(asked: Asked, elapsed: float) -> Call:

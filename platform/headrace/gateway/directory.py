@@ -49,8 +49,8 @@ class ServedFunction:
         """Check an input, of so many bytes of JSON, against the registered schema.
 
         Raises:
-            Problem: `invalid-input`, with the path and message of each fault; of a large input's first. Faults
-                in a union may be told as one of the whole input.
+            Problem: `invalid-input`, with the path and message of each fault; of a large input's first.
+                Faults in a union may be told as one of the whole input.
         """
         if self._validator.is_valid(value):
             return
@@ -83,7 +83,7 @@ class Directory:
     """
 
     def __init__(
-        self, metrics: GatewayMetrics, is_linked: Callable[[str, str], bool] = lambda *_: False
+        self, metrics: GatewayMetrics, is_linked: Callable[[str, str], bool] = lambda _name, _interface: False
     ) -> None:
         self.functions: Mapping[str, ServedFunction] = {}
         self.retired: Mapping[str, datetime] = {}

@@ -1,8 +1,8 @@
 """Which faults of an input can be told in bounded time.
 
 For a value that satisfies no alternative, the library gathers the faults of every alternative, and of the
-alternatives below, and so on: where several lead back to the same union, each level multiplies the work.
-Whether a value is valid is known quickly in any case.
+alternatives below, and so on: where they lead back to the same union, each level multiplies the work. Whether
+a value is valid is known quickly in any case.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ _SCALAR: Final = frozenset({"boolean", "integer", "null", "number", "string"})
 
 
 def multiplies(schema: Schema) -> bool:
-    """Whether telling a value's faults may take time that grows exponentially with its depth."""
+    """Whether each level of a value may multiply the time that telling its faults takes."""
     loops = {ref for ref in _refs(schema) if ref in _reached(schema, _target(schema, ref))}
     return any(
-        sum(not loops.isdisjoint(_reached(schema, branch)) for branch in branches) > 1
+        not loops.isdisjoint(_reached(schema, part[keyword]))
         for part in _parts(schema)
         for keyword in _UNIONS & part.keys()
-        if isinstance(branches := part[keyword], list)
     )
 
 

@@ -63,12 +63,16 @@ def decode(body: bytes) -> Any:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise Problem("malformed-json", _explain_range(jiter.from_json(body), str(error))) from None
-    if b"0" * (_MOST_DIGITS + 1) in body.translate(_DIGITS) and _out_of_range(value) is not None:
+    if len(body) > _MOST_DIGITS and _has_many_digits(body) and _out_of_range(value) is not None:
         # Python has integers of any size, but a function's float would silently become infinite.
         raise Problem("malformed-json", _explain_range(value))
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
         raise Problem("malformed-json", f"The body is nested more than {MAX_DEPTH} levels deep.")
     return value
+
+
+def _has_many_digits(body: bytes) -> bool:
+    return b"0" * (_MOST_DIGITS + 1) in body.translate(_DIGITS)
 
 
 def _depth(body: bytes) -> int:
