@@ -203,9 +203,12 @@ def _out_of_time(asked: Asked) -> Problem:
 
 
 def _worker_lost(asked: Asked) -> Problem:
-    starts = "its only start" if asked.attempt == 1 else f"each of its {asked.attempt} starts"
-    detail = f"The process that ran the call ended unexpectedly at {starts}."
-    return Problem("worker-lost", detail, attempt=asked.attempt)
+    starts = asked.charged + asked.uncharged
+    when = "its only start" if starts == 1 else f"each of its {starts} starts"
+    detail = f"The process that ran the call ended unexpectedly at {when}."
+    if asked.attempt > starts:
+        detail += " No runner could start it again in time."
+    return Problem("worker-lost", detail, attempt=starts)
 
 
 def _failed(error: Error, asked: Asked) -> Problem:

@@ -127,7 +127,8 @@ def test_a_call_whose_runner_does_not_come_back_ends_with_its_hold(tmp_path: Pat
 
             here.runners[0].script = vanish
             found = await problem(here.caller, asked(attempts=2, hold=0.2))
-            assert (found.code, found.extra["attempt"]) == ("worker-lost", 2)
+            assert (found.code, found.extra["attempt"]) == ("worker-lost", 1)
+            assert found.detail.endswith("at its only start. No runner could start it again in time.")
             assert len(here.calls) == 1
 
     run(scenario)
