@@ -87,7 +87,6 @@ class Directory:
     ) -> None:
         self.functions: Mapping[str, ServedFunction] = {}
         self.retired: Mapping[str, datetime] = {}
-        self.is_loaded = False
         self._metrics = metrics
         self._is_linked = is_linked
         self._known: dict[str, list[ServedFunction]] = {}  # one for each interface, newest first
@@ -103,7 +102,6 @@ class Directory:
         known = {name: self._interfaces(manifest) for name, manifest in registry.functions.items()}
         self._known = {name: interfaces for name, interfaces in known.items() if interfaces}
         self.retired = registry.retired
-        self.is_loaded = True
         self.choose()
 
     def choose(self) -> None:

@@ -223,7 +223,6 @@ class RunnerLinks:
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._on_change = on_change
-        self._secret = b""
         self._links: dict[str, RunnerLink] = {}
         self._by_function: dict[str, list[Serving]] = {}
         self._change = asyncio.Event()
@@ -233,7 +232,6 @@ class RunnerLinks:
 
         A runner that is out of the registry but still linked is kept: the link knows better.
         """
-        self._secret = secret
         listed = {runner.runner_id: runner for runner in runners if runner.address}
         for runner_id, info in listed.items():
             if runner_id not in self._links:

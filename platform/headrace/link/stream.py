@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -139,6 +139,3 @@ class FrameStream(asyncio.Protocol, Generic[FrameT]):
         self._transport = None
         self._outgoing.clear()
         self.on_lost(self._broken or exc)
-
-
-AnyStream = FrameStream[Any]
