@@ -143,3 +143,24 @@ def registered(served: Site, listening: socket.socket) -> Iterator[str]:
         yield runner_id
     finally:
         postgres.query(served.database_url, "SELECT unregister_runner_v1(%s::uuid)", runner_id)
+
+
+NOSY = """
+import os
+from headrace import function
+
+@function()
+def nosy(input: str) -> list[str]:
+    processes = ["self", str(os.getppid())]
+    environments = [open(f"/proc/{process}/environ").read() for process in processes]
+    return [name for name in ("HEADRACE_DATABASE_URL", "HEADRACE_FUNCTIONS") if name in "".join(environments)]
+"""
+
+
+def test_functions_are_not_given_the_way_to_the_secret(clones: Clones) -> None:
+    """Neither an executor nor the fork server that made it has the database's address in its environment."""
+    with clones.migrated() as url, site(url, runners=0) as careful:
+        careful.write_module("nosy", NOSY)
+        careful.start_runner(HEADRACE_FUNCTIONS="nosy")
+        careful.wait_ready()
+        assert careful.call("nosy", "?").json() == ["HEADRACE_FUNCTIONS"]

@@ -39,11 +39,6 @@ def leave_a_child(input: Ask) -> int:
 
 
 @function()
-def look_around(input: Ask) -> list[str]:
-    return sorted(name for name in os.environ if "DATABASE" in name)
-
-
-@function()
 def exit_in_words(input: Ask) -> int:
     raise Exits("never said")
 

@@ -51,15 +51,6 @@ def test_what_a_body_started_dies_with_its_executor(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_functions_do_not_see_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADRACE_DATABASE_URL", "postgresql://somebody:secret@somewhere/db")
-
-    async def scenario(rig: Rig) -> None:
-        assert await rig.gateway.value("look_around") == []
-
-    run(scenario)
-
-
 def test_an_error_that_exits_in_words_is_a_failure_like_others() -> None:
     async def scenario(rig: Rig) -> None:
         assert (await rig.gateway.call("exit_in_words")).category == "function-failed"
