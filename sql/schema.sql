@@ -69,6 +69,568 @@ CREATE TYPE public.procrastinate_job_to_defer_v1 AS (
 
 
 --
+-- Name: admit_batch_v1(uuid, text, double precision[], double precision, integer, integer, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.admit_batch_v1(p_owner_id uuid, p_function text, p_costs double precision[], p_weight double precision, p_most_outstanding integer, p_most_waiting integer, p_most_cost double precision, p_most_age_s double precision) RETURNS TABLE(refusal text, tag double precision, outstanding integer)
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_size integer := cardinality(p_costs);
+    v_cost double precision;
+    v_steps double precision;
+    v_room record;
+BEGIN
+    SELECT sum(u.cost), sum(tag_step_v1(u.cost, p_weight)) INTO STRICT v_cost, v_steps
+    FROM unnest(p_costs) AS u (cost);
+    outstanding := outstanding_v1(p_owner_id, p_most_outstanding);
+    SELECT r.* INTO STRICT v_room FROM lane_room_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s) r;
+    refusal := CASE WHEN outstanding + v_size > p_most_outstanding THEN 'quota-exceeded'
+        WHEN v_room.refusal IS NOT NULL THEN v_room.refusal
+        WHEN v_size > v_room.room THEN 'backlog-full'
+        WHEN v_cost > v_room.room_cost THEN 'backlog-costly' END;
+    IF refusal IS NULL THEN
+        tag := reserve_tags_v1(p_function, p_owner_id, p_weight, v_steps);
+    END IF;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: answer_request_v1(uuid, uuid, bytea); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.answer_request_v1(p_id uuid, p_runner_id uuid, p_answer bytea) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    UPDATE runner_request r SET answered_at = clock_timestamp(), answer = p_answer
+    WHERE r.id = p_id AND r.runner_id = p_runner_id AND r.answered_at IS NULL;
+    RETURN FOUND;
+END;
+$$;
+
+
+--
+-- Name: ask_runner_v1(uuid, uuid, text, uuid, double precision, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.ask_runner_v1(p_id uuid, p_runner_id uuid, p_kind text, p_job_id uuid, p_valid_s double precision, p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    DELETE FROM runner_request r WHERE r.id IN (
+        SELECT o.id FROM runner_request o WHERE o.asked_at < v_now - interval '1 hour'
+        LIMIT 500 FOR UPDATE SKIP LOCKED);
+    INSERT INTO runner_request (id, runner_id, kind, job_id, asked_by, asked_at, expires_at)
+    VALUES (p_id, p_runner_id, p_kind, p_job_id, p_actor, v_now, v_now + make_interval(secs => p_valid_s));
+    IF p_kind = 'drain' THEN
+        PERFORM audit_v1(p_actor, 'runner.drain', p_runner_id::text, '{}');
+    END IF;
+    PERFORM pg_notify('headrace_ask_' || replace(p_runner_id::text, '-', ''), p_id::text);
+END;
+$$;
+
+
+--
+-- Name: audit_jobs_v1(text, text, uuid, uuid[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.audit_jobs_v1(p_actor text, p_action text, p_command_id uuid, p_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF cardinality(p_ids) > 0 THEN
+        PERFORM audit_v1(p_actor, p_action, p_command_id::text,
+            jsonb_build_object('stage', 'goes on', 'job_ids', p_ids));
+    END IF;
+END;
+$$;
+
+
+--
+-- Name: audit_v1(text, text, text, jsonb); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.audit_v1(p_actor text, p_action text, p_subject text, p_detail jsonb) RETURNS void
+    LANGUAGE sql
+    AS $$
+    INSERT INTO audit (actor, action, subject, detail) VALUES (p_actor, p_action, p_subject, p_detail)
+$$;
+
+
+--
+-- Name: backoff_v1(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.backoff_v1(p_charged integer) RETURNS double precision
+    LANGUAGE sql
+    AS $$
+    SELECT least(60, 0.5 * 2 ^ least(greatest(p_charged, 1) - 1, 10)) * (0.5 + random())
+$$;
+
+
+--
+-- Name: cancel_batch_v1(uuid, uuid, text, integer, boolean); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.cancel_batch_v1(p_batch_id uuid, p_owner_id uuid, p_actor text, p_limit integer, p_is_first boolean) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz;
+    v_ids uuid[];
+    v_queued uuid[];
+    v_running uuid[];
+    v_id uuid;
+    v_count integer;
+BEGIN
+    IF p_is_first THEN
+        SELECT count(*) INTO v_count FROM job j
+        WHERE j.batch_id = p_batch_id AND j.finished_at IS NULL AND j.state <> 'cancel_requested'
+            AND (p_owner_id IS NULL OR j.owner_id = p_owner_id);
+        IF v_count > 0 THEN
+            PERFORM audit_v1(
+                p_actor, 'batch.cancel', p_batch_id::text, jsonb_build_object('jobs', v_count));
+        END IF;
+    END IF;
+    -- OFFSET 0: with the order inside, all jobs of all batches might be read in it.
+    SELECT array_agg(o.id) INTO v_ids FROM (
+        SELECT i.id FROM (
+            SELECT j.id FROM job j
+            WHERE j.batch_id = p_batch_id AND j.finished_at IS NULL AND j.state <> 'cancel_requested'
+                AND (p_owner_id IS NULL OR j.owner_id = p_owner_id) OFFSET 0) AS i
+        ORDER BY i.id LIMIT p_limit) AS o;
+    SELECT array_agg(l.id) FILTER (WHERE l.state = 'queued'),
+        array_agg(l.id) FILTER (WHERE l.state = 'running')
+    INTO v_queued, v_running
+    FROM (
+        SELECT j.id, j.state FROM job j
+        WHERE j.id = ANY (v_ids) AND j.state IN ('queued', 'running') ORDER BY j.id FOR UPDATE) AS l;
+    v_now := clock_timestamp();
+    -- The entries' locks are taken second, as claims take them; claims never wait for them.
+    DELETE FROM procrastinate_jobs e USING job j WHERE j.id = ANY (v_queued) AND e.id = j.entry_id;
+    UPDATE job j SET state = 'cancelled', sequence = j.sequence + 1, entry_id = NULL, due_at = NULL,
+        finished_at = v_now, settle_at = NULL,
+        error_category = 'job-cancelled', error_message = 'The job was cancelled.', error_errors = NULL
+    WHERE j.id = ANY (v_queued);
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    SELECT j.id, j.sequence, v_now, 'queued', 'cancelled', j.attempt, p_actor, 'cancelled while it waited'
+    FROM job j WHERE j.id = ANY (v_queued);
+    PERFORM tell_waiters_v1(v_queued);
+    FOREACH v_id IN ARRAY coalesce(v_running, '{}') LOOP
+        PERFORM cancel_one_v1(v_id, NULL, p_actor);
+    END LOOP;
+    RETURN coalesce(cardinality(v_ids), 0);
+END;
+$$;
+
+
+--
+-- Name: cancel_channel_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.cancel_channel_v1(p_session_id uuid) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT 'headrace_cancel_' || replace(p_session_id::text, '-', '')
+$$;
+
+
+--
+-- Name: cancel_jobs_v1(uuid[], text, uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.cancel_jobs_v1(p_ids uuid[], p_actor text, p_command_id uuid) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_id uuid;
+    v_changed uuid[] := '{}';
+BEGIN
+    -- In one order everywhere, as the rows stay locked.
+    FOR v_id IN SELECT u.id FROM unnest(p_ids) AS u (id) ORDER BY u.id LOOP
+        IF cancel_one_v1(v_id, NULL, p_actor) THEN
+            v_changed := v_changed || v_id;
+        END IF;
+    END LOOP;
+    PERFORM audit_jobs_v1(p_actor, 'jobs.cancel', p_command_id, v_changed);
+    RETURN cardinality(v_changed);
+END;
+$$;
+
+
+--
+-- Name: cancel_one_v1(uuid, uuid, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.cancel_one_v1(p_id uuid, p_owner_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_job job;
+BEGIN
+    SELECT j.* INTO v_job FROM job j
+    WHERE j.id = p_id AND (p_owner_id IS NULL OR j.owner_id = p_owner_id) FOR UPDATE;
+    IF v_job.state = 'queued' THEN
+        -- The entry's lock is taken second, as claims take it; claims never wait for it.
+        PERFORM conclude_cancelled_v1(v_job, p_actor, 'cancelled while it waited');
+        RETURN true;
+    END IF;
+    IF v_job.state IS DISTINCT FROM 'running' THEN
+        RETURN false;
+    END IF;
+    UPDATE job j SET state = 'cancel_requested', sequence = j.sequence + 1 WHERE j.id = p_id;
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    VALUES (p_id, v_job.sequence + 1, clock_timestamp(), 'running', 'cancel_requested', v_job.attempt,
+        p_actor, 'cancelled while it ran');
+    PERFORM pg_notify(cancel_channel_v1(v_job.session_id), p_id::text);
+    PERFORM tell_waiters_v1(ARRAY[p_id]);
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: cancel_v1(uuid, uuid, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.cancel_v1(p_id uuid, p_owner_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET lock_timeout TO '2s'
+    AS $$
+BEGIN
+    IF NOT cancel_one_v1(p_id, p_owner_id, p_actor) THEN
+        RETURN false;
+    END IF;
+    PERFORM audit_v1(p_actor, 'job.cancel', p_id::text, '{}');
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: claim_v1(uuid, uuid, text[], text[], integer[], double precision[], integer[], double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.claim_v1(p_session_id uuid, p_claim_id uuid, p_functions text[], p_interfaces text[], p_groups integer[], p_expected_s double precision[], p_free integer[], p_lease_s double precision, p_alone integer) RETURNS TABLE(job_id uuid, token uuid, attempt integer, charged integer, function text, input bytea, owner_id uuid, remaining_s double precision, waited_s double precision, request_id text, traceparent text, alone boolean)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_free integer[] := p_free;
+    v_now timestamptz;
+    v_ids uuid[];
+    v_entries bigint[];
+    v_tag double precision;
+    v_lane integer;
+    v_followed boolean;
+    v_is_late boolean;
+    v_alone integer := p_alone;
+    v_is_alone boolean;
+BEGIN
+    FOR v_lane IN 1 .. cardinality(p_functions) LOOP
+        CONTINUE WHEN coalesce(v_free[p_groups[v_lane]], 0) < 1;
+        v_now := clock_timestamp();
+        -- Retries that are due join those that may be claimed.
+        UPDATE job j SET due_at = NULL WHERE j.id IN (
+            SELECT k.id FROM job k WHERE k.function = p_functions[v_lane] AND k.due_at <= v_now
+            LIMIT 500 FOR UPDATE SKIP LOCKED);
+        v_is_alone := v_alone > 0;
+        LOOP
+            -- The status as text: as it is, a partial index over all that waits could stand in for the key.
+            SELECT array_agg(c.id), array_agg(c.entry_id), max(c.tag), bool_or(c.followed), bool_or(c.is_late)
+            INTO v_ids, v_entries, v_tag, v_followed, v_is_late
+            FROM (
+                SELECT j.id, j.entry_id, j.tag, j.followed, j.attempt > 0
+                    AND j.deadline_at <= v_now + make_interval(secs => p_expected_s[v_lane]) AS is_late
+                FROM job j JOIN procrastinate_jobs e ON e.id = j.entry_id
+                WHERE j.function = p_functions[v_lane] AND j.interface = p_interfaces[v_lane]
+                    AND j.state = 'queued' AND j.due_at IS NULL AND j.alone = v_is_alone
+                    AND j.settle_at > v_now
+                    AND e.status::text = 'todo' AND (e.scheduled_at IS NULL OR e.scheduled_at <= v_now)
+                ORDER BY j.tag, j.id
+                LIMIT CASE WHEN v_is_alone THEN least(v_alone, v_free[p_groups[v_lane]])
+                    ELSE v_free[p_groups[v_lane]] END
+                FOR UPDATE OF j, e SKIP LOCKED
+            ) AS c;
+            IF v_ids IS NULL THEN
+                EXIT WHEN NOT v_is_alone;
+                v_is_alone := false;
+                CONTINUE;
+            END IF;
+            v_now := clock_timestamp(); -- some may have been accepted after the last reading
+            IF v_is_late THEN
+                v_ids := without_late_v1(
+                    v_ids, v_now + make_interval(secs => p_expected_s[v_lane]), 'runner:' || p_session_id);
+            END IF;
+            v_free[p_groups[v_lane]] := v_free[p_groups[v_lane]] - cardinality(v_ids);
+            DELETE FROM procrastinate_jobs e WHERE e.id = ANY (v_entries);
+            RETURN QUERY
+            WITH started AS (
+                UPDATE job j SET state = 'running', attempt = j.attempt + 1, charged = j.charged + 1,
+                    token = gen_random_uuid(), entry_id = NULL, due_at = NULL,
+                    session_id = p_session_id, claim_id = p_claim_id,
+                    lease_expires_at = v_now + make_interval(secs => p_lease_s),
+                    settle_at = least(v_now + make_interval(secs => p_lease_s), j.deadline_at),
+                    first_started_at = coalesce(j.first_started_at, v_now), started_at = v_now,
+                    waited_s = j.waited_s + extract(epoch FROM v_now - j.queued_at),
+                    sequence = j.sequence + 1
+                WHERE j.id = ANY (v_ids)
+                RETURNING j.*
+            ), noted AS (
+                INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+                SELECT s.id, s.sequence, v_now, 'queued', 'running', s.attempt, 'runner:' || p_session_id,
+                    'claimed'
+                FROM started s
+            )
+            SELECT s.id, s.token, s.attempt, s.charged, s.function, s.input, s.owner_id,
+                extract(epoch FROM s.deadline_at - v_now)::double precision, s.waited_s, s.request_id,
+                s.traceparent, s.alone
+            FROM started s;
+            -- Whoever claims at the same moment may do it instead: nobody waits for a number that only grows.
+            UPDATE lane l SET virtual_time = v_tag
+            WHERE l.name IN (
+                SELECT k.name FROM lane k WHERE k.name = p_functions[v_lane] AND k.virtual_time < v_tag
+                -- Not FOR UPDATE, which would skip a lane to which a submission adds an owner just now.
+                FOR NO KEY UPDATE SKIP LOCKED);
+            IF v_followed THEN
+                PERFORM tell_waiters_v1(v_ids);
+            END IF;
+            IF v_is_alone THEN
+                v_alone := v_alone - cardinality(v_ids);
+            END IF;
+            EXIT WHEN NOT (v_is_late OR v_is_alone) OR v_free[p_groups[v_lane]] < 1;
+            v_is_alone := v_is_alone AND v_alone > 0;
+        END LOOP;
+    END LOOP;
+END;
+$$;
+
+
+--
+-- Name: close_batch_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.close_batch_v1(p_batch_id uuid) RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_batch batch;
+BEGIN
+    SELECT b.* INTO STRICT v_batch FROM batch b WHERE b.id = p_batch_id;
+    UPDATE owner_load o SET unfinished = o.unfinished + v_batch.size WHERE o.owner_id = v_batch.owner_id;
+    RETURN v_batch.created_at;
+END;
+$$;
+
+
+SET default_tablespace = '';
+
+SET default_table_access_method = heap;
+
+--
+-- Name: job; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.job (
+    id uuid NOT NULL,
+    owner_id uuid NOT NULL,
+    key_id uuid,
+    function text NOT NULL,
+    interface text NOT NULL,
+    digest bytea NOT NULL,
+    input bytea NOT NULL,
+    idempotency_key text,
+    batch_id uuid,
+    batch_index integer,
+    parent_id uuid,
+    retry_of uuid,
+    retried_as uuid,
+    request_id text DEFAULT ''::text NOT NULL,
+    traceparent text DEFAULT ''::text NOT NULL,
+    state text NOT NULL,
+    attempt integer DEFAULT 0 NOT NULL,
+    charged integer DEFAULT 0 NOT NULL,
+    attempts integer NOT NULL,
+    alone boolean DEFAULT false NOT NULL,
+    entry_id bigint,
+    token uuid,
+    session_id uuid,
+    claim_id uuid,
+    lease_expires_at timestamp with time zone,
+    sequence integer DEFAULT 1 NOT NULL,
+    cost double precision NOT NULL,
+    weight double precision NOT NULL,
+    tag double precision NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    queue_deadline_at timestamp with time zone NOT NULL,
+    deadline_at timestamp with time zone NOT NULL,
+    queued_at timestamp with time zone NOT NULL,
+    due_at timestamp with time zone,
+    first_started_at timestamp with time zone,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    settle_at timestamp with time zone,
+    waited_s double precision DEFAULT 0 NOT NULL,
+    execution_s double precision DEFAULT 0 NOT NULL,
+    progress double precision,
+    progress_message text DEFAULT ''::text NOT NULL,
+    progress_sequence integer DEFAULT 0 NOT NULL,
+    result_place text,
+    result bytea,
+    result_expires_at timestamp with time zone,
+    error_category text,
+    error_message text,
+    error_errors jsonb,
+    waiters text[] DEFAULT '{}'::text[] NOT NULL,
+    followed boolean DEFAULT false NOT NULL,
+    CONSTRAINT job_alone CHECK (((NOT alone) OR (attempt > 0))),
+    CONSTRAINT job_attempts_check CHECK ((attempts > 0)),
+    CONSTRAINT job_batch CHECK (((batch_id IS NULL) = (batch_index IS NULL))),
+    CONSTRAINT job_charges CHECK ((((charged >= 0) AND (charged <= attempts)) AND (((attempt - charged) >= 0) AND ((attempt - charged) <= 3)))),
+    CONSTRAINT job_cost_check CHECK (((cost >= (0)::double precision) AND (cost <= ('1000000000000000000'::numeric)::double precision))),
+    CONSTRAINT job_deadlines CHECK (((created_at <= queue_deadline_at) AND (queue_deadline_at <= deadline_at))),
+    CONSTRAINT job_digest_check CHECK ((octet_length(digest) = 32)),
+    CONSTRAINT job_entry CHECK (((state = 'queued'::text) OR ((entry_id IS NULL) AND (due_at IS NULL)))),
+    CONSTRAINT job_error CHECK ((((state = ANY (ARRAY['failed'::text, 'expired'::text, 'cancelled'::text])) = (error_category IS NOT NULL)) AND ((error_category IS NULL) = (error_message IS NULL)))),
+    CONSTRAINT job_error_category_check CHECK ((error_category <> ''::text)),
+    CONSTRAINT job_error_errors_check CHECK ((jsonb_typeof(error_errors) = 'array'::text)),
+    CONSTRAINT job_final CHECK (((state = ANY (ARRAY['succeeded'::text, 'failed'::text, 'expired'::text, 'cancelled'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT job_idempotency_key_check CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 255))),
+    CONSTRAINT job_interface_check CHECK ((interface <> ''::text)),
+    CONSTRAINT job_lease CHECK (((state = ANY (ARRAY['running'::text, 'cancel_requested'::text])) OR ((lease_expires_at IS NULL) AND (session_id IS NULL) AND (claim_id IS NULL)))),
+    CONSTRAINT job_never_started CHECK (((state <> 'expired'::text) OR (attempt = 0))),
+    CONSTRAINT job_progress_check CHECK (((progress >= (0)::double precision) AND (progress <= (1)::double precision))),
+    CONSTRAINT job_queued CHECK (((state <> 'queued'::text) OR ((charged < attempts) AND (entry_id IS NOT NULL) AND (token IS NULL) AND (settle_at IS NOT NULL)))),
+    CONSTRAINT job_result CHECK ((((state = 'succeeded'::text) = (result_place IS NOT NULL)) AND ((result_place IS NOT NULL) = (result_expires_at IS NOT NULL)) AND (COALESCE((result_place = 'row'::text), false) = (result IS NOT NULL)))),
+    CONSTRAINT job_result_place_check CHECK ((result_place = ANY (ARRAY['row'::text, 'gone'::text]))),
+    CONSTRAINT job_retried CHECK (((retried_as IS NULL) OR (state = ANY (ARRAY['failed'::text, 'expired'::text, 'cancelled'::text])))),
+    CONSTRAINT job_running CHECK (((state <> ALL (ARRAY['running'::text, 'cancel_requested'::text])) OR ((charged > 0) AND (token IS NOT NULL) AND (started_at IS NOT NULL) AND (settle_at IS NOT NULL) AND (lease_expires_at IS NOT NULL)))),
+    CONSTRAINT job_session CHECK (((lease_expires_at IS NULL) = (session_id IS NULL))),
+    CONSTRAINT job_settled CHECK (((finished_at IS NULL) = (settle_at IS NOT NULL))),
+    CONSTRAINT job_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'succeeded'::text, 'failed'::text, 'expired'::text, 'cancel_requested'::text, 'cancelled'::text]))),
+    CONSTRAINT job_tag_check CHECK (((tag >= (0)::double precision) AND (tag <= ('1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000'::numeric)::double precision))),
+    CONSTRAINT job_weight_check CHECK (((weight >= (0.000001)::double precision) AND (weight <= ('1000000'::numeric)::double precision)))
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05', toast.autovacuum_vacuum_scale_factor='0.02', toast.autovacuum_vacuum_threshold='1000');
+ALTER TABLE ONLY public.job ALTER COLUMN result SET STORAGE EXTERNAL;
+
+
+--
+-- Name: conclude_cancelled_v1(public.job, text, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.conclude_cancelled_v1(p_job public.job, p_actor text, p_reason text) RETURNS text
+    LANGUAGE sql
+    AS $$
+    SELECT conclude_v1(p_job, 'cancelled', 'job-cancelled', 'The job was cancelled.', NULL, p_actor, p_reason)
+$$;
+
+
+--
+-- Name: conclude_v1(public.job, text, text, text, jsonb, text, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.conclude_v1(p_job public.job, p_state text, p_category text, p_message text, p_errors jsonb, p_actor text, p_reason text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    DELETE FROM procrastinate_jobs e WHERE e.id = p_job.entry_id;
+    UPDATE job j SET state = p_state, sequence = j.sequence + 1,
+        entry_id = NULL, due_at = NULL, session_id = NULL, claim_id = NULL, lease_expires_at = NULL,
+        finished_at = v_now, settle_at = NULL,
+        error_category = p_category, error_message = p_message, error_errors = p_errors
+    WHERE j.id = p_job.id;
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    VALUES (p_job.id, p_job.sequence + 1, v_now, p_job.state, p_state, p_job.attempt, p_actor, p_reason);
+    PERFORM tell_waiters_v1(ARRAY[p_job.id]);
+    RETURN p_state;
+END;
+$$;
+
+
+--
+-- Name: count_backlogs_v1(boolean); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.count_backlogs_v1(p_with_cost boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_kept record;
+    v_count integer;
+    v_cost double precision;
+    v_oldest_at timestamptz;
+    v_second_ago timestamptz := clock_timestamp() - interval '1 second';
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('headrace.count', 0)) THEN
+        RETURN false;
+    END IF;
+    FOR v_kept IN
+        SELECT l.name, l.waiting, l.waiting_cost, l.oldest_at,
+            p_with_cost OR l.most_cost IS NOT NULL OR l.most_age_s IS NOT NULL AS with_cost
+        FROM lane l
+        WHERE l.waiting <= 20000 OR l.counted_at < v_second_ago ORDER BY l.name
+    LOOP
+        SELECT count(*) INTO v_count FROM (
+            SELECT FROM job j WHERE j.function = v_kept.name AND j.state = 'queued' LIMIT 501) AS counted;
+        v_cost := NULL;
+        v_oldest_at := NULL;
+        IF v_count <= 500 THEN
+            v_count := 0;
+        ELSIF v_kept.with_cost THEN
+            SELECT count(*), sum(j.cost), min(j.queued_at) INTO v_count, v_cost, v_oldest_at FROM job j
+            WHERE j.function = v_kept.name AND j.state = 'queued';
+        ELSE
+            SELECT count(*) INTO v_count FROM job j WHERE j.function = v_kept.name AND j.state = 'queued';
+        END IF;
+        CONTINUE WHEN v_count = v_kept.waiting AND v_cost IS NOT DISTINCT FROM v_kept.waiting_cost
+            AND v_oldest_at IS NOT DISTINCT FROM v_kept.oldest_at AND v_count <= 20000;
+        UPDATE lane l
+        SET waiting = v_count, waiting_cost = v_cost, oldest_at = v_oldest_at, counted_at = clock_timestamp()
+        WHERE l.name IN (SELECT k.name FROM lane k WHERE k.name = v_kept.name FOR NO KEY UPDATE SKIP LOCKED);
+    END LOOP;
+    FOR v_kept IN
+        SELECT o.owner_id, o.unfinished FROM owner_load o
+        WHERE o.unfinished <= 20000 OR o.counted_at < v_second_ago ORDER BY o.owner_id
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        SELECT count(*) INTO v_count FROM job j
+        WHERE j.owner_id = v_kept.owner_id AND j.state IN ('queued', 'running', 'cancel_requested');
+        IF v_count > 500 THEN
+            UPDATE owner_load o SET unfinished = v_count, counted_at = clock_timestamp()
+            WHERE o.owner_id = v_kept.owner_id;
+        ELSE
+            DELETE FROM owner_load o WHERE o.owner_id = v_kept.owner_id;
+        END IF;
+    END LOOP;
+    RETURN true;
+END;
+$$;
+
+
+--
 -- Name: create_key_v1(text, text, text, bytea); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -86,6 +648,247 @@ BEGIN
     -- A gateway may hold the key's hash as unknown.
     PERFORM pg_notify('headrace_keys', v_key_id::text);
     RETURN v_key_id;
+END;
+$$;
+
+
+--
+-- Name: create_key_v2(text, text, text, bytea, text[], text[], text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.create_key_v2(p_owner text, p_name text, p_prefix text, p_hash bytea, p_scopes text[], p_functions text[], p_actor text) RETURNS uuid
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_owner_id uuid;
+    v_key_id uuid;
+BEGIN
+    INSERT INTO owner (name) VALUES (p_owner) ON CONFLICT (name) DO NOTHING;
+    IF FOUND THEN
+        PERFORM audit_v1(p_actor, 'owner.create', p_owner, '{}');
+    END IF;
+    SELECT id INTO STRICT v_owner_id FROM owner WHERE name = p_owner;
+    INSERT INTO api_key (owner_id, name, prefix, hash, scopes, functions)
+    VALUES (v_owner_id, p_name, p_prefix, p_hash, p_scopes, p_functions)
+    RETURNING id INTO v_key_id;
+    PERFORM audit_v1(p_actor, 'key.create', p_prefix, jsonb_build_object(
+        'key_id', v_key_id, 'owner', p_owner, 'name', p_name, 'scopes', p_scopes, 'functions', p_functions));
+    -- A gateway may hold the key's hash as unknown.
+    PERFORM pg_notify('headrace_keys', v_key_id::text);
+    RETURN v_key_id;
+END;
+$$;
+
+
+--
+-- Name: create_owner_v1(text, integer, double precision, integer, text, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.create_owner_v1(p_name text, p_most_outstanding integer, p_rate double precision, p_burst integer, p_highest_priority text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO owner (name, most_outstanding, rate, burst, highest_priority)
+    VALUES (p_name, p_most_outstanding, p_rate, p_burst, p_highest_priority)
+    ON CONFLICT (name) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM audit_v1(p_actor, 'owner.create', p_name, jsonb_strip_nulls(jsonb_build_object(
+        'most_outstanding', p_most_outstanding, 'rate', p_rate, 'burst', p_burst,
+        'highest_priority', p_highest_priority)));
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: enqueue_v1(text, uuid, timestamp with time zone); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.enqueue_v1(p_lane text, p_job_id uuid, p_due_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql
+    AS $$
+    SELECT (procrastinate_defer_jobs_v1(ARRAY[ROW(
+        p_lane, 'headrace.run', 0, NULL, NULL, jsonb_build_object('job_id', p_job_id, 'v', 1), p_due_at
+    )::procrastinate_job_to_defer_v1]))[1]
+$$;
+
+
+--
+-- Name: expire_v1(uuid[], text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.expire_v1(p_ids uuid[], p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    DELETE FROM procrastinate_jobs e USING job j WHERE j.id = ANY (p_ids) AND e.id = j.entry_id;
+    UPDATE job j SET state = 'expired', sequence = j.sequence + 1, entry_id = NULL, due_at = NULL,
+        finished_at = v_now, settle_at = NULL, error_category = 'queue-deadline-exceeded',
+        error_message = 'The job could not be started within the time that it may wait.'
+    WHERE j.id = ANY (p_ids);
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    SELECT j.id, j.sequence, v_now, 'queued', 'expired', j.attempt, p_actor, 'its queue deadline passed'
+    FROM job j WHERE j.id = ANY (p_ids);
+    PERFORM tell_waiters_v1(p_ids);
+END;
+$$;
+
+
+--
+-- Name: fill_batch_v1(uuid, integer, text, uuid[], bytea[], bytea[], double precision[], double precision, double precision, integer, double precision, double precision, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.fill_batch_v1(p_batch_id uuid, p_first integer, p_interface text, p_ids uuid[], p_inputs bytea[], p_digests bytea[], p_costs double precision[], p_tag double precision, p_weight double precision, p_attempts integer, p_queue_s double precision, p_total_s double precision, p_traceparent text) RETURNS double precision
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_batch batch;
+    v_entries bigint[];
+BEGIN
+    SELECT b.* INTO STRICT v_batch FROM batch b WHERE b.id = p_batch_id;
+    v_entries := procrastinate_defer_jobs_v1(array_agg(ROW(
+            v_batch.function, 'headrace.run', 0, NULL, NULL, jsonb_build_object('job_id', u.id, 'v', 1), NULL
+        )::procrastinate_job_to_defer_v1 ORDER BY u.n)) FROM unnest(p_ids) WITH ORDINALITY AS u (id, n);
+    INSERT INTO job (
+        id, owner_id, key_id, function, interface, digest, input, batch_id, batch_index,
+        request_id, traceparent, state, attempts, entry_id, cost, weight,
+        tag, created_at, queue_deadline_at, deadline_at, queued_at, settle_at)
+    SELECT u.id, v_batch.owner_id, v_batch.key_id, v_batch.function, p_interface, u.digest, u.input,
+        p_batch_id, p_first + u.n - 1,
+        v_batch.request_id, p_traceparent, 'queued', p_attempts, v_entries[u.n], u.cost, p_weight,
+        p_tag + sum(tag_step_v1(u.cost, p_weight)) OVER (ORDER BY u.n) - tag_step_v1(u.cost, p_weight),
+        v_batch.created_at, v_batch.created_at + make_interval(secs => p_queue_s),
+        v_batch.created_at + make_interval(secs => p_total_s), v_batch.created_at,
+        v_batch.created_at + make_interval(secs => p_queue_s)
+    FROM unnest(p_ids, p_inputs, p_digests, p_costs) WITH ORDINALITY AS u (id, input, digest, cost, n);
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    SELECT u.id, 1, v_batch.created_at, NULL, 'queued', 0,
+        coalesce('key:' || v_batch.key_id, 'owner:' || v_batch.owner_id), 'submitted in batch ' || p_batch_id
+    FROM unnest(p_ids) AS u (id);
+    RETURN p_tag + (SELECT sum(tag_step_v1(u.cost, p_weight)) FROM unnest(p_costs) AS u (cost));
+END;
+$$;
+
+
+--
+-- Name: finish_v1(uuid, uuid[], uuid[], integer[], text[], bytea[], text[], text[], jsonb[], double precision[], double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.finish_v1(p_session_id uuid, p_ids uuid[], p_tokens uuid[], p_attempts integer[], p_kinds text[], p_outputs bytea[], p_categories text[], p_messages text[], p_errors jsonb[], p_execution_s double precision[], p_result_ttl_s double precision) RETURNS TABLE(job_id uuid, state text)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    SET lock_timeout TO '2s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_actor text := 'runner:' || p_session_id;
+    v_succeeded uuid[];
+    v_ended record;
+    v_job job;
+BEGIN
+    PERFORM FROM job j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR UPDATE;
+    RETURN QUERY
+    SELECT j.id, j.state
+    FROM unnest(p_ids, p_tokens, p_attempts) AS u (id, token, attempt) JOIN job j ON j.id = u.id
+    WHERE j.attempt = u.attempt
+        AND (j.state = 'queued' OR j.finished_at IS NOT NULL AND j.token = u.token)
+        AND EXISTS (
+            SELECT FROM job_event v WHERE v.job_id = j.id AND v.sequence = j.sequence AND v.actor = v_actor);
+
+    WITH ended AS (
+        UPDATE job j SET state = 'succeeded', sequence = j.sequence + 1,
+            session_id = NULL, claim_id = NULL, lease_expires_at = NULL,
+            finished_at = v_now, settle_at = NULL, execution_s = u.execution_s,
+            result_place = 'row', result = u.output,
+            result_expires_at = v_now + make_interval(secs => p_result_ttl_s)
+        FROM unnest(p_ids, p_tokens, p_attempts, p_kinds, p_outputs, p_execution_s)
+            AS u (id, token, attempt, kind, output, execution_s)
+        WHERE j.id = u.id AND j.token = u.token AND j.attempt = u.attempt
+            AND j.state = 'running' AND u.kind = 'succeeded' AND j.deadline_at > v_now
+        RETURNING j.id, j.sequence, j.attempt
+    ), noted AS (
+        INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+        SELECT e.id, e.sequence, v_now, 'running', 'succeeded', e.attempt, v_actor, 'the function returned'
+        FROM ended e
+    ) SELECT array_agg(e.id) INTO v_succeeded FROM ended e;
+    RETURN QUERY SELECT u.id, 'succeeded' FROM unnest(v_succeeded) AS u (id);
+    PERFORM tell_waiters_v1(v_succeeded);
+
+    FOR v_ended IN
+        SELECT u.* FROM unnest(p_ids, p_tokens, p_attempts, p_kinds, p_categories, p_messages, p_errors,
+            p_execution_s) AS u (id, token, attempt, kind, category, message, errors, execution_s)
+        ORDER BY u.id
+    LOOP
+        SELECT j.* INTO v_job FROM job j
+        WHERE j.id = v_ended.id AND j.token = v_ended.token AND j.attempt = v_ended.attempt
+            AND j.state IN ('running', 'cancel_requested');
+        CONTINUE WHEN NOT FOUND;
+        UPDATE job j SET execution_s = v_ended.execution_s WHERE j.id = v_ended.id;
+        job_id := v_ended.id;
+        state := CASE
+            -- Commit order decided: whatever came of it, a job whose cancel was requested is cancelled.
+            WHEN v_job.state = 'cancel_requested' THEN
+                conclude_cancelled_v1(v_job, v_actor, 'its execution ended')
+            WHEN v_ended.kind = 'succeeded' THEN
+                conclude_v1(v_job, 'failed', 'deadline-exceeded', 'The job was not finished at its deadline.',
+                    NULL, v_actor, 'its deadline passed')
+            WHEN v_ended.kind = 'failed' THEN
+                conclude_v1(v_job, 'failed', v_ended.category, v_ended.message, v_ended.errors, v_actor,
+                    'the execution failed')
+            ELSE lost_start_v1(v_job, v_ended.kind, v_ended.category, v_ended.message, v_actor,
+                CASE v_ended.kind WHEN 'retry' THEN 'the execution failed for now'
+                    WHEN 'lost' THEN 'its process was lost'
+                    WHEN 'displaced' THEN 'its process was killed for another call'
+                    ELSE 'given back by its runner' END)
+            END;
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;
+
+
+--
+-- Name: forget_runners_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.forget_runners_v1() RETURNS integer
+    LANGUAGE sql
+    AS $$
+    WITH forgotten AS (
+        DELETE FROM runner WHERE seen_at < clock_timestamp() - interval '7 days' RETURNING id
+    ) SELECT count(*)::integer FROM forgotten
+$$;
+
+
+--
+-- Name: gateway_seen_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.gateway_seen_v1(p_id uuid) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    INSERT INTO gateway (id, seen_at) VALUES (p_id, v_now)
+    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at;
+    DELETE FROM gateway WHERE id IN (
+        SELECT id FROM gateway WHERE seen_at < v_now - interval '1 minute' FOR UPDATE SKIP LOCKED
+    );
+    RETURN (SELECT count(*) FROM gateway WHERE seen_at > v_now - interval '10 seconds');
 END;
 $$;
 
@@ -109,6 +912,277 @@ BEGIN
         PERFORM pg_notify('headrace_registry', 'runners');
     END IF;
     RETURN true;
+END;
+$$;
+
+
+--
+-- Name: held_sessions_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.held_sessions_v1() RETURNS SETOF uuid
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
+    AS $$
+    SELECT r.id FROM session_locks_v1() AS l (half) JOIN runner r ON session_lock_v1(r.id) = l.half
+$$;
+
+
+--
+-- Name: hold_session_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.hold_session_v1(p_session_id uuid) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    -- A machine that vanished without a word is noticed after 5 + 2 * 3 seconds, also with data in flight.
+    PERFORM set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
+        set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '11000', false);
+    PERFORM pg_advisory_lock_shared(1751217778, session_lock_v1(p_session_id));
+END;
+$$;
+
+
+--
+-- Name: lane_room_v1(text, integer, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.lane_room_v1(p_lane text, p_most integer, p_most_cost double precision, p_most_age_s double precision) RETURNS TABLE(room integer, room_cost double precision, refusal text)
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_lane lane;
+    v_count integer;
+    v_cost double precision;
+    v_oldest_at timestamptz;
+BEGIN
+    SELECT l.* INTO v_lane FROM lane l WHERE l.name = p_lane;
+    p_most := coalesce(v_lane.most_waiting, p_most);
+    p_most_cost := coalesce(v_lane.most_cost, p_most_cost, 'infinity');
+    p_most_age_s := coalesce(v_lane.most_age_s, p_most_age_s, 'infinity');
+    IF p_most_cost < 'infinity' OR p_most_age_s < 'infinity' THEN
+        SELECT count(*), coalesce(sum(c.cost), 0), min(c.queued_at) INTO v_count, v_cost, v_oldest_at FROM (
+            SELECT j.cost, j.queued_at FROM job j WHERE j.function = p_lane AND j.state = 'queued'
+            LIMIT least(p_most, 501)) AS c;
+        IF v_count > 500 AND v_lane.waiting > 500 AND v_lane.waiting_cost IS NOT NULL THEN
+            v_cost := v_lane.waiting_cost;
+            v_oldest_at := v_lane.oldest_at;
+        ELSIF v_count > 500 THEN
+            SELECT sum(j.cost), min(j.queued_at) INTO v_cost, v_oldest_at FROM job j
+            WHERE j.function = p_lane AND j.state = 'queued';
+        END IF;
+    ELSE
+        SELECT count(*) INTO v_count FROM (
+            SELECT FROM job j WHERE j.function = p_lane AND j.state = 'queued' LIMIT least(p_most, 501)) AS c;
+    END IF;
+    IF v_count > 500 AND v_count < p_most THEN
+        IF v_lane.waiting > 500 AND v_lane.waiting < p_most THEN
+            v_count := v_lane.waiting;
+        ELSE
+            SELECT count(*) INTO v_count FROM (
+                SELECT FROM job j WHERE j.function = p_lane AND j.state = 'queued' LIMIT p_most) AS c;
+        END IF;
+    END IF;
+    room := p_most - v_count;
+    room_cost := p_most_cost - coalesce(v_cost, 0);
+    refusal := CASE WHEN room <= 0 THEN 'backlog-full' WHEN room_cost <= 0 THEN 'backlog-costly'
+        WHEN extract(epoch FROM v_now - v_oldest_at) > p_most_age_s THEN 'backlog-old' END;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: lost_start_v1(public.job, text, text, text, text, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.lost_start_v1(p_job public.job, p_kind text, p_category text, p_message text, p_actor text, p_reason text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_charged integer := p_job.charged;
+    v_due_at timestamptz;
+BEGIN
+    IF p_job.state = 'cancel_requested' THEN
+        RETURN conclude_cancelled_v1(p_job, p_actor, p_reason);
+    END IF;
+    IF p_kind IN ('displaced', 'returned') AND p_job.attempt - p_job.charged < 3 THEN
+        v_charged := v_charged - 1;
+    ELSE
+        v_due_at := v_now + make_interval(secs => backoff_v1(v_charged));
+    END IF;
+    IF v_charged >= p_job.attempts THEN
+        RETURN conclude_v1(p_job, 'failed', 'attempts-exhausted',
+            CASE WHEN p_job.attempts = 1 THEN 'The one start that the job was allowed'
+                ELSE 'Each of the ' || p_job.attempts || ' starts that the job was allowed' END
+                || ' came to nothing. The last one: ' || p_message, NULL, p_actor,
+            p_reason || ' (' || p_category || ')');
+    END IF;
+    IF coalesce(v_due_at, v_now) >= p_job.deadline_at THEN
+        RETURN conclude_v1(p_job, 'failed', 'deadline-exceeded',
+            'The deadline left no time for another start.', NULL, p_actor, p_reason);
+    END IF;
+    UPDATE job j SET state = 'queued', charged = v_charged, token = NULL,
+        alone = p_kind IN ('lost', 'displaced') OR j.alone AND p_kind <> 'retry',
+        session_id = NULL, claim_id = NULL, lease_expires_at = NULL,
+        entry_id = enqueue_v1(j.function, j.id, v_due_at), queued_at = coalesce(v_due_at, v_now),
+        due_at = v_due_at, settle_at = j.deadline_at, sequence = j.sequence + 1,
+        progress = NULL, progress_message = ''
+    WHERE j.id = p_job.id;
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    VALUES (p_job.id, p_job.sequence + 1, v_now, p_job.state, 'queued', p_job.attempt, p_actor, p_reason);
+    PERFORM tell_waiters_v1(ARRAY[p_job.id]);
+    RETURN 'queued';
+END;
+$$;
+
+
+--
+-- Name: move_v1(uuid[], text, text, text, uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.move_v1(p_ids uuid[], p_from text, p_to text, p_actor text, p_command_id uuid) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_interface text;
+    v_ids uuid[];
+    v_flow record;
+    v_tag double precision;
+BEGIN
+    SELECT f.interface INTO v_interface FROM function f WHERE f.name = p_to AND f.retired_at IS NULL;
+    IF p_from = p_to THEN
+        RETURN 0;
+    END IF;
+    -- First all jobs, in the order of cancels, then all flows, in the order of submissions: nobody waits in a
+    -- circle.
+    SELECT array_agg(l.id) INTO v_ids FROM (
+        SELECT j.id FROM job j
+        WHERE j.id = ANY (p_ids) AND j.state = 'queued' AND j.function = p_from
+            AND j.interface = v_interface
+        ORDER BY j.id FOR UPDATE) AS l;
+    IF v_ids IS NULL THEN
+        RETURN 0;
+    END IF;
+    -- The entries' locks are taken second, as claims take them; claims never wait for them.
+    DELETE FROM procrastinate_jobs e USING job j WHERE j.id = ANY (v_ids) AND e.id = j.entry_id;
+    FOR v_flow IN
+        SELECT j.owner_id, j.weight, sum(tag_step_v1(j.cost, j.weight)) AS total FROM job j
+        WHERE j.id = ANY (v_ids)
+        GROUP BY j.owner_id, j.weight ORDER BY j.owner_id, j.weight
+    LOOP
+        v_tag := reserve_tags_v1(p_to, v_flow.owner_id, v_flow.weight, v_flow.total);
+        UPDATE job j SET function = p_to, tag = v_tag + t.steps, entry_id = enqueue_v1(p_to, j.id, j.due_at),
+            sequence = j.sequence + 1
+        FROM (
+            SELECT k.id, sum(tag_step_v1(k.cost, k.weight)) OVER (ORDER BY k.tag, k.id)
+                - tag_step_v1(k.cost, k.weight) AS steps FROM job k
+            WHERE k.id = ANY (v_ids) AND k.owner_id = v_flow.owner_id AND k.weight = v_flow.weight
+        ) AS t
+        WHERE j.id = t.id;
+    END LOOP;
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    SELECT j.id, j.sequence, v_now, 'queued', 'queued', j.attempt, p_actor,
+        'moved from lane ' || p_from || ' to ' || p_to
+    FROM job j WHERE j.id = ANY (v_ids);
+    PERFORM tell_waiters_v1(v_ids);
+    PERFORM audit_jobs_v1(p_actor, 'jobs.move', p_command_id, v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
+-- Name: open_batch_v1(uuid, uuid, uuid, text, integer, text, text, bytea, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.open_batch_v1(p_id uuid, p_owner_id uuid, p_key_id uuid, p_function text, p_size integer, p_request_id text, p_idempotency_key text, p_digest bytea, p_key_ttl_s double precision) RETURNS TABLE(batch_id uuid, outcome text)
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz;
+    v_found record;
+BEGIN
+    -- A gateway that was frozen or vanished in the middle keeps its owner's submissions waiting for so long
+    -- only.
+    PERFORM set_config('idle_in_transaction_session_timeout', '15s', true);
+    PERFORM pg_advisory_xact_lock(hashtextextended('headrace.batch.' || p_owner_id, 0));
+    v_now := clock_timestamp();
+    batch_id := p_id;
+    outcome := 'accepted';
+    IF EXISTS (SELECT FROM batch b WHERE b.id = p_id) THEN
+        outcome := 'replayed';
+    ELSIF p_idempotency_key IS NOT NULL THEN
+        INSERT INTO idempotency AS i (owner_id, function, key, job_id, digest, expires_at)
+        VALUES (p_owner_id, p_function || '/batch', p_idempotency_key, p_id, p_digest,
+            v_now + make_interval(secs => p_key_ttl_s))
+        ON CONFLICT (owner_id, function, key) DO UPDATE
+        SET job_id = excluded.job_id, digest = excluded.digest, expires_at = excluded.expires_at
+        WHERE i.expires_at <= v_now;
+        IF NOT FOUND THEN
+            SELECT i.job_id, i.digest INTO STRICT v_found FROM idempotency i
+            WHERE i.owner_id = p_owner_id AND i.function = p_function || '/batch'
+                AND i.key = p_idempotency_key;
+            batch_id := v_found.job_id;
+            outcome := CASE WHEN v_found.digest = p_digest THEN 'replayed' ELSE 'key-conflict' END;
+        END IF;
+    END IF;
+    IF outcome = 'accepted' THEN
+        INSERT INTO batch (id, owner_id, key_id, function, size, request_id, created_at)
+        VALUES (p_id, p_owner_id, p_key_id, p_function, p_size, p_request_id, v_now);
+    END IF;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: outstanding_v1(uuid, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.outstanding_v1(p_owner_id uuid, p_most integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_count integer;
+    v_kept integer;
+BEGIN
+    SELECT count(*) INTO v_count FROM (
+        SELECT FROM job j
+        WHERE j.owner_id = p_owner_id AND j.state IN ('queued', 'running', 'cancel_requested')
+        LIMIT least(p_most, 501)) AS counted;
+    IF v_count <= 500 OR v_count >= p_most THEN
+        RETURN v_count;
+    END IF;
+    SELECT o.unfinished INTO v_kept FROM owner_load o WHERE o.owner_id = p_owner_id;
+    IF v_kept < p_most THEN
+        RETURN greatest(v_kept, v_count);
+    END IF;
+    SELECT count(*) INTO v_count FROM (
+        SELECT FROM job j
+        WHERE j.owner_id = p_owner_id AND j.state IN ('queued', 'running', 'cancel_requested')
+        LIMIT p_most) AS counted;
+    INSERT INTO owner_load AS o (owner_id, unfinished)
+    SELECT p_owner_id, v_count WHERE v_kept IS NULL ON CONFLICT DO NOTHING;
+    RETURN v_count;
 END;
 $$;
 
@@ -238,10 +1312,6 @@ END;
 $$;
 
 
-SET default_tablespace = '';
-
-SET default_table_access_method = heap;
-
 --
 -- Name: procrastinate_jobs; Type: TABLE; Schema: public; Owner: -
 --
@@ -260,7 +1330,8 @@ CREATE TABLE public.procrastinate_jobs (
     abort_requested boolean DEFAULT false NOT NULL,
     worker_id bigint,
     CONSTRAINT check_not_todo_abort_requested CHECK ((NOT ((status = 'todo'::public.procrastinate_job_status) AND (abort_requested = true))))
-);
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='500');
 
 
 --
@@ -638,6 +1709,220 @@ $$;
 
 
 --
+-- Name: progress_v1(uuid[], uuid[], integer[], double precision[], text[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.progress_v1(p_ids uuid[], p_tokens uuid[], p_attempts integer[], p_fractions double precision[], p_messages text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_moved uuid[];
+BEGIN
+    PERFORM FROM job j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR UPDATE;
+    WITH moved AS (
+        UPDATE job j SET progress = u.fraction, progress_message = u.message,
+            sequence = j.sequence + 1, progress_sequence = j.sequence + 1
+        FROM unnest(p_ids, p_tokens, p_attempts, p_fractions, p_messages)
+            AS u (id, token, attempt, fraction, message)
+        WHERE j.id = u.id AND j.token = u.token AND j.attempt = u.attempt AND j.state = 'running'
+        RETURNING j.id
+    ) SELECT array_agg(m.id) INTO v_moved FROM moved m;
+    PERFORM tell_waiters_v1(v_moved);
+END;
+$$;
+
+
+--
+-- Name: prune_audit_v1(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_audit_v1(p_after_s double precision, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_until timestamptz := clock_timestamp() - make_interval(secs => p_after_s);
+    v_ids bigint[] := ARRAY(SELECT a.id FROM audit a ORDER BY a.id LIMIT p_limit);
+BEGIN
+    v_ids := ARRAY(
+        SELECT a.id FROM audit a
+        WHERE a.id = ANY (v_ids) AND a.at <= v_until FOR UPDATE SKIP LOCKED);
+    DELETE FROM audit a WHERE a.id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
+-- Name: prune_batches_v1(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_batches_v1(p_after_s double precision, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_until timestamptz := clock_timestamp() - make_interval(secs => p_after_s);
+    v_ids uuid[] := ARRAY(
+        SELECT b.id FROM batch b
+        WHERE b.created_at <= v_until
+            AND (SELECT j.id FROM job j WHERE j.batch_id = b.id LIMIT 1) IS NULL
+        ORDER BY b.created_at LIMIT p_limit FOR UPDATE OF b SKIP LOCKED);
+BEGIN
+    DELETE FROM batch b WHERE b.id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
+-- Name: prune_flows_v1(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_flows_v1(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_flows lane_owner[] := ARRAY(
+        SELECT o FROM lane_owner o JOIN lane l ON l.name = o.lane
+        WHERE o.last_tag <= l.virtual_time LIMIT p_limit FOR UPDATE OF o SKIP LOCKED);
+BEGIN
+    DELETE FROM lane_owner o USING unnest(v_flows) AS k
+    WHERE o.lane = k.lane AND o.owner_id = k.owner_id AND o.weight = k.weight;
+    RETURN cardinality(v_flows);
+END;
+$$;
+
+
+--
+-- Name: prune_jobs_v1(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_jobs_v1(p_after_s double precision, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[] := ARRAY(
+        SELECT j.id FROM job j
+        WHERE j.finished_at <= v_now - make_interval(secs => p_after_s)
+            AND coalesce(j.result_expires_at <= v_now, true)
+            -- With a LIMIT it is looked up row by row, never joined. By the job: it may be in another lane
+            -- than the one that its key is for.
+            AND (j.idempotency_key IS NULL OR (
+                SELECT i.job_id FROM idempotency i
+                WHERE i.job_id = j.id AND i.expires_at > v_now LIMIT 1) IS NULL)
+        ORDER BY j.finished_at LIMIT p_limit FOR UPDATE OF j SKIP LOCKED);
+BEGIN
+    DELETE FROM job_event v WHERE v.job_id = ANY (v_ids);
+    DELETE FROM job j WHERE j.id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
+-- Name: prune_keys_v1(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_keys_v1(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_keys idempotency[] := ARRAY(
+        SELECT i FROM idempotency i
+        WHERE i.expires_at <= v_now ORDER BY i.expires_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+BEGIN
+    DELETE FROM idempotency i USING unnest(v_keys) AS k
+    WHERE i.owner_id = k.owner_id AND i.function = k.function AND i.key = k.key;
+    RETURN cardinality(v_keys);
+END;
+$$;
+
+
+--
+-- Name: prune_results_v1(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_results_v1(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[] := ARRAY(
+        SELECT j.id FROM job j
+        WHERE j.result_place = 'row' AND j.result_expires_at <= v_now
+        ORDER BY j.result_expires_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+BEGIN
+    UPDATE job j SET result_place = 'gone', result = NULL WHERE j.id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
+-- Name: reap_session_v1(uuid, timestamp with time zone, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.reap_session_v1(p_session_id uuid, p_mark timestamp with time zone, p_actor text) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    SET lock_timeout TO '100ms'
+    AS $$
+DECLARE
+    v_job job;
+    v_jobs job[];
+    v_lock integer := session_lock_v1(p_session_id);
+BEGIN
+    -- By the lock itself: a runner whose row was deleted by hand isn't lost.
+    IF v_lock IN (SELECT session_locks_v1()) THEN
+        RETURN 0;
+    END IF;
+    -- All of them, in the order in which others lock several: a renewal can't come in between.
+    BEGIN
+        SELECT array_agg(l.locked) INTO v_jobs FROM (
+            SELECT j AS locked FROM job j WHERE j.session_id = p_session_id ORDER BY j.id FOR UPDATE) AS l;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        RETURN NULL;
+    END;
+    IF v_jobs IS NULL OR session_mark_v1(p_session_id) IS DISTINCT FROM p_mark
+        OR v_lock IN (SELECT session_locks_v1()) THEN
+        RETURN 0;
+    END IF;
+    FOREACH v_job IN ARRAY v_jobs LOOP
+        PERFORM lost_start_v1(v_job, 'reaped', 'worker-lost', 'The process that ran the job was lost.',
+            p_actor, 'runner ' || p_session_id || ' was lost');
+    END LOOP;
+    RETURN cardinality(v_jobs);
+END;
+$$;
+
+
+--
 -- Name: register_function_v1(text, text, text, bytea); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -695,6 +1980,155 @@ $$;
 
 
 --
+-- Name: register_runner_v2(uuid, text, text, jsonb, text, text[], text[], text[], bytea[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.register_runner_v2(p_id uuid, p_address text, p_pool text, p_served jsonb, p_metrics_address text, p_names text[], p_interfaces text[], p_revisions text[], p_manifests bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_function record;
+BEGIN
+    -- In one order everywhere: two runners that start together would deadlock otherwise.
+    FOR v_function IN
+        SELECT u.* FROM unnest(p_names, p_interfaces, p_revisions, p_manifests)
+            AS u (name, interface, revision, manifest)
+        ORDER BY u.name
+    LOOP
+        PERFORM register_function_v1(
+            v_function.name, v_function.interface, v_function.revision, v_function.manifest);
+    END LOOP;
+
+    INSERT INTO runner AS r (id, address, pool, interfaces, metrics_address, started_at, seen_at)
+    VALUES (p_id, p_address, p_pool, p_served, p_metrics_address, v_now, v_now)
+    ON CONFLICT (id) DO UPDATE
+    SET address = excluded.address, pool = excluded.pool, interfaces = excluded.interfaces,
+        metrics_address = excluded.metrics_address, draining = false, seen_at = clock_timestamp(),
+        left_at = NULL;
+    PERFORM pg_notify('headrace_registry', 'runners');
+END;
+$$;
+
+
+--
+-- Name: register_runner_v3(uuid, text, text, jsonb, jsonb, text, text[], text[], text[], bytea[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.register_runner_v3(p_id uuid, p_address text, p_pool text, p_labels jsonb, p_served jsonb, p_metrics_address text, p_names text[], p_interfaces text[], p_revisions text[], p_manifests bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_function record;
+BEGIN
+    -- In one order everywhere: two runners that start together would deadlock otherwise.
+    FOR v_function IN
+        SELECT u.* FROM unnest(p_names, p_interfaces, p_revisions, p_manifests)
+            AS u (name, interface, revision, manifest)
+        ORDER BY u.name
+    LOOP
+        PERFORM register_function_v1(
+            v_function.name, v_function.interface, v_function.revision, v_function.manifest);
+    END LOOP;
+
+    INSERT INTO runner AS r (id, address, pool, labels, interfaces, metrics_address, started_at, seen_at)
+    VALUES (p_id, p_address, p_pool, p_labels, p_served, p_metrics_address, v_now, v_now)
+    ON CONFLICT (id) DO UPDATE
+    SET address = excluded.address, pool = excluded.pool, labels = excluded.labels,
+        interfaces = excluded.interfaces, metrics_address = excluded.metrics_address, draining = false,
+        seen_at = clock_timestamp(), left_at = NULL;
+    PERFORM pg_notify('headrace_registry', 'runners');
+END;
+$$;
+
+
+--
+-- Name: release_tags_v1(text, uuid, double precision, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.release_tags_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_tag double precision, p_total double precision) RETURNS void
+    LANGUAGE sql
+    AS $$
+    UPDATE lane_owner o SET last_tag = p_tag
+    WHERE o.lane = p_lane AND o.owner_id = p_owner_id AND o.weight = p_weight AND o.last_tag - p_total = p_tag
+$$;
+
+
+--
+-- Name: renew_v1(uuid, uuid[], uuid[], integer[], uuid[], double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.renew_v1(p_session_id uuid, p_ids uuid[], p_tokens uuid[], p_attempts integer[], p_claiming uuid[], p_lease_s double precision) RETURNS TABLE(job_id uuid, verdict text)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_free uuid[];
+    v_held uuid[];
+    v_job job;
+BEGIN
+    SELECT coalesce(array_agg(f.id), '{}') INTO v_free FROM (
+        SELECT j.id FROM job j WHERE j.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) AS f;
+    WITH renewed AS (
+        UPDATE job j SET lease_expires_at = v_now + make_interval(secs => p_lease_s),
+            settle_at = least(v_now + make_interval(secs => p_lease_s), j.deadline_at)
+        FROM unnest(p_ids, p_tokens, p_attempts) AS h (id, token, attempt)
+        WHERE j.id = h.id AND j.token = h.token AND j.attempt = h.attempt AND j.session_id = p_session_id
+            AND j.id = ANY (v_free)
+        RETURNING j.id
+    ) SELECT coalesce(array_agg(r.id), '{}') INTO v_held FROM renewed r;
+    RETURN QUERY
+    SELECT u.id, CASE WHEN j.id IS NULL THEN 'lost' ELSE 'busy' END
+    FROM unnest(p_ids, p_tokens, p_attempts) AS u (id, token, attempt)
+    LEFT JOIN job j ON j.id = u.id AND j.token = u.token AND j.attempt = u.attempt
+        AND j.session_id = p_session_id AND j.id <> ALL (v_free)
+    WHERE u.id <> ALL (v_held);
+    RETURN QUERY SELECT j.id, 'cancelled' FROM job j
+    WHERE j.id = ANY (v_held) AND j.state = 'cancel_requested';
+    FOR v_job IN
+        SELECT j.* FROM job j
+        WHERE j.session_id = p_session_id AND j.id = ANY (v_free) AND j.id <> ALL (v_held)
+            AND j.claim_id <> ALL (p_claiming)
+        ORDER BY j.id
+    LOOP
+        PERFORM lost_start_v1(v_job, 'returned', 'worker-lost', 'Its runner never learnt of it.',
+            'runner:' || p_session_id, 'given back: the reply to its claim was lost');
+        job_id := v_job.id;
+        verdict := 'returned';
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;
+
+
+--
+-- Name: reserve_tags_v1(text, uuid, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.reserve_tags_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_total double precision) RETURNS double precision
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_tag double precision;
+BEGIN
+    INSERT INTO lane (name) SELECT p_lane WHERE NOT EXISTS (SELECT FROM lane l WHERE l.name = p_lane)
+    ON CONFLICT DO NOTHING;
+    INSERT INTO lane_owner AS o (lane, owner_id, weight, last_tag)
+    SELECT l.name, p_owner_id, p_weight, l.virtual_time + p_total FROM lane l WHERE l.name = p_lane
+    ON CONFLICT (lane, owner_id, weight) DO UPDATE
+    SET last_tag = greatest(o.last_tag, excluded.last_tag - p_total) + p_total
+    RETURNING o.last_tag - p_total INTO STRICT v_tag;
+    RETURN v_tag;
+END;
+$$;
+
+
+--
 -- Name: retire_function_v1(text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -707,6 +2141,23 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM pg_notify('headrace_registry', 'functions');
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: retire_function_v2(text, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.retire_function_v2(p_name text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NOT retire_function_v1(p_name) THEN
+        RETURN false;
+    END IF;
+    PERFORM audit_v1(p_actor, 'function.retire', p_name, '{}');
     RETURN true;
 END;
 $$;
@@ -729,6 +2180,30 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM pg_notify('headrace_keys', v_key_id::text);
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: revoke_key_v2(text, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.revoke_key_v2(p_key text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_key record;
+BEGIN
+    UPDATE api_key k SET revoked_at = clock_timestamp() FROM owner o
+    WHERE (k.id::text = lower(p_key) OR k.prefix = p_key) AND k.revoked_at IS NULL AND o.id = k.owner_id
+    RETURNING k.id, k.prefix, k.name, o.name AS owner INTO v_key;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM audit_v1(p_actor, 'key.revoke', v_key.prefix,
+        jsonb_build_object('key_id', v_key.id, 'owner', v_key.owner, 'name', v_key.name));
+    PERFORM pg_notify('headrace_keys', v_key.id::text);
     RETURN true;
 END;
 $$;
@@ -761,6 +2236,527 @@ $$;
 
 
 --
+-- Name: selected_jobs_v1(text, text, text, uuid, text, text, uuid, timestamp with time zone, uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.selected_jobs_v1(p_kind text, p_function text, p_interface text, p_owner_id uuid, p_state text, p_category text, p_batch_id uuid, p_before timestamp with time zone, p_after uuid) RETURNS SETOF public.job
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT j.* FROM job j
+    WHERE (p_kind <> 'cancel' OR j.state IN ('queued', 'running'))
+        AND (p_kind <> 'move' OR j.state = 'queued')
+        AND (p_kind <> 'retry' OR j.retried_as IS NULL)
+        AND (p_kind <> 'retry' OR p_state = 'cancelled' OR j.state IN ('failed', 'expired'))
+        AND (p_function IS NULL OR j.function = p_function)
+        AND (p_interface IS NULL OR j.interface = p_interface)
+        AND (p_owner_id IS NULL OR j.owner_id = p_owner_id)
+        AND (p_state IS NULL OR j.state = p_state)
+        AND (p_category IS NULL OR j.error_category = p_category)
+        AND (p_batch_id IS NULL OR j.batch_id = p_batch_id)
+        AND j.created_at <= p_before
+        AND (p_after IS NULL OR j.id > p_after)
+$$;
+
+
+--
+-- Name: session_lock_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.session_lock_v1(p_session_id uuid) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT ('x' || substr(md5(p_session_id::text), 1, 8))::bit(32)::integer
+$$;
+
+
+--
+-- Name: session_locks_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.session_locks_v1() RETURNS SETOF integer
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.classid = 1751217778 AND l.objsubid = 2 AND l.granted
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+
+
+--
+-- Name: session_mark_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.session_mark_v1(p_session_id uuid) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+    SELECT max(j.lease_expires_at) FROM job j WHERE j.session_id = p_session_id
+$$;
+
+
+--
+-- Name: set_lane_v1(text, jsonb, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.set_lane_v1(p_name text, p_changes jsonb, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_lane lane;
+BEGIN
+    IF NOT EXISTS (SELECT FROM function f WHERE f.name = p_name) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO lane (name) VALUES (p_name) ON CONFLICT (name) DO NOTHING;
+    -- Not FOR UPDATE, for which submissions would have to wait.
+    SELECT l.* INTO STRICT v_lane FROM lane l WHERE l.name = p_name FOR NO KEY UPDATE;
+    v_lane := jsonb_populate_record(v_lane, p_changes);
+    UPDATE lane l
+    SET most_waiting = v_lane.most_waiting, most_cost = v_lane.most_cost, most_age_s = v_lane.most_age_s
+    WHERE l.name = p_name;
+    PERFORM audit_v1(p_actor, 'function.limit', p_name, p_changes);
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: set_owner_v1(text, jsonb, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.set_owner_v1(p_name text, p_changes jsonb, p_actor text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_owner owner;
+BEGIN
+    -- Not FOR UPDATE, for which rows that refer to the owner would have to wait.
+    SELECT * INTO v_owner FROM owner WHERE name = p_name FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'unknown';
+    END IF;
+    v_owner := jsonb_populate_record(v_owner, p_changes);
+    IF v_owner.rate IS NULL THEN
+        IF p_changes ->> 'burst' IS NOT NULL THEN
+            RETURN 'no-rate';
+        END IF;
+        v_owner.burst := NULL;
+    END IF;
+    UPDATE owner
+    SET most_outstanding = v_owner.most_outstanding, rate = v_owner.rate, burst = v_owner.burst,
+        highest_priority = v_owner.highest_priority
+    WHERE name = p_name;
+    IF p_changes <> '{}' THEN
+        PERFORM audit_v1(p_actor, 'owner.set', p_name, p_changes);
+    END IF;
+    -- Gateways remember the quota with each key.
+    PERFORM pg_notify('headrace_keys', v_owner.id::text);
+    RETURN 'changed';
+END;
+$$;
+
+
+--
+-- Name: settle_job_v1(uuid, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.settle_job_v1(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_job job;
+BEGIN
+    -- Whoever has it locked moves it on; a reader doesn't wait for that.
+    SELECT j.* INTO v_job FROM job j
+    WHERE j.id = p_id AND j.settle_at <= clock_timestamp() FOR UPDATE SKIP LOCKED;
+    -- Leases are maintenance's: it knows whether runners could renew them.
+    RETURN FOUND AND settle_one_v1(v_job, false, p_actor) IS NOT NULL;
+END;
+$$;
+
+
+--
+-- Name: settle_one_v1(public.job, boolean, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.settle_one_v1(p_job public.job, p_reap boolean, p_actor text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    IF p_job.settle_at IS NULL OR p_job.settle_at > v_now THEN
+        RETURN NULL;
+    END IF;
+    IF p_job.state = 'queued' AND p_job.attempt = 0 THEN
+        PERFORM expire_v1(ARRAY[p_job.id], p_actor);
+        RETURN 'expired';
+    END IF;
+    IF p_job.deadline_at <= v_now THEN
+        IF p_job.session_id IS NOT NULL THEN
+            PERFORM pg_notify(cancel_channel_v1(p_job.session_id), p_job.id::text);
+        END IF;
+        IF p_job.state = 'cancel_requested' THEN
+            RETURN conclude_cancelled_v1(p_job, p_actor, 'its deadline passed');
+        END IF;
+        RETURN conclude_v1(p_job, 'failed', 'deadline-exceeded', 'The job was not finished at its deadline.',
+            NULL, p_actor, 'its deadline passed');
+    END IF;
+    IF NOT p_reap THEN
+        RETURN NULL;
+    END IF;
+    RETURN lost_start_v1(p_job, 'reaped', 'worker-lost', 'The process that ran the job was lost.', p_actor,
+        'the lease of runner ' || p_job.session_id || ' ran out');
+END;
+$$;
+
+
+--
+-- Name: settle_v1(text, timestamp with time zone, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.settle_v1(p_actor text, p_reap_until timestamp with time zone, p_limit integer) RETURNS TABLE(now timestamp with time zone, expired integer, failed integer, cancelled integer, requeued integer)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[];
+    v_job job;
+    v_state text;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('headrace.settle', 0)) THEN
+        RETURN;
+    END IF;
+    SELECT v_now, 0, 0, 0, 0 INTO now, expired, failed, cancelled, requeued;
+    SELECT array_agg(d.id), count(*) INTO v_ids, expired FROM (
+        SELECT j.id FROM job j WHERE j.settle_at <= v_now AND j.state = 'queued' AND j.attempt = 0
+        ORDER BY j.settle_at LIMIT p_limit FOR UPDATE SKIP LOCKED) AS d;
+    IF expired > 0 THEN
+        PERFORM expire_v1(v_ids, p_actor);
+    END IF;
+    FOR v_job IN
+        SELECT j.* FROM job j
+        WHERE j.settle_at <= v_now AND NOT (j.state = 'queued' AND j.attempt = 0)
+            AND (j.settle_at <= p_reap_until OR j.state = 'queued' OR j.deadline_at <= v_now)
+        ORDER BY j.settle_at LIMIT p_limit FOR UPDATE SKIP LOCKED
+    LOOP
+        v_state := settle_one_v1(v_job, coalesce(v_job.settle_at <= p_reap_until, false), p_actor);
+        expired := expired + (v_state IS NOT DISTINCT FROM 'expired')::integer;
+        failed := failed + (v_state IS NOT DISTINCT FROM 'failed')::integer;
+        cancelled := cancelled + (v_state IS NOT DISTINCT FROM 'cancelled')::integer;
+        requeued := requeued + (v_state IS NOT DISTINCT FROM 'queued')::integer;
+    END LOOP;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: submit_v1(uuid[], uuid[], uuid[], text[], text[], bytea[], bytea[], double precision[], double precision[], integer[], integer[], integer[], double precision[], double precision[], integer[], integer[], double precision[], double precision[], text[], text[], text[], uuid[], text[], text[], double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.submit_v1(p_ids uuid[], p_owner_ids uuid[], p_key_ids uuid[], p_functions text[], p_interfaces text[], p_inputs bytea[], p_digests bytea[], p_costs double precision[], p_weights double precision[], p_attempts integer[], p_started integer[], p_charged integer[], p_queue_s double precision[], p_total_s double precision[], p_most_outstanding integer[], p_most_waiting integer[], p_most_costs double precision[], p_most_ages_s double precision[], p_request_ids text[], p_traceparents text[], p_idempotency_keys text[], p_retries_of uuid[], p_actors text[], p_waiters text[], p_key_ttl_s double precision) RETURNS TABLE(job_id uuid, outcome text, state text, created_at timestamp with time zone, queue_deadline_at timestamp with time zone, deadline_at timestamp with time zone, outstanding integer)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[] := p_ids;
+    v_outcomes text[] := array_fill('accepted'::text, ARRAY[cardinality(p_ids)]);
+    v_outstanding integer[] := array_fill(0, ARRAY[cardinality(p_ids)]);
+    v_tags double precision[] := array_fill(0::double precision, ARRAY[cardinality(p_ids)]);
+    v_entries bigint[];
+    v_accepted integer[];
+    v_found record;
+    -- By a job's number, the number of the first job of its owner or lane, and by that what is counted.
+    v_owner integer[] := array_fill(0, ARRAY[cardinality(p_ids)]);
+    v_lane integer[] := array_fill(0, ARRAY[cardinality(p_ids)]);
+    v_owned integer[] := array_fill(0, ARRAY[cardinality(p_ids)]);
+    v_bounds text[] := array_fill(NULL::text, ARRAY[cardinality(p_ids)]);
+    v_room integer[] := array_fill(0, ARRAY[cardinality(p_ids)]);
+    v_room_cost double precision[] := array_fill(0::double precision, ARRAY[cardinality(p_ids)]);
+    v_lane_room record;
+    v_first integer;
+    v_tag double precision;
+    n integer;
+BEGIN
+    FOR v_found IN
+        SELECT u.n FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) JOIN job j ON j.id = u.id
+    LOOP
+        v_outcomes[v_found.n] := 'replayed';
+    END LOOP;
+
+    FOR n IN
+        SELECT u.n FROM unnest(p_retries_of) WITH ORDINALITY AS u (id, n)
+        WHERE u.id IS NOT NULL ORDER BY u.id, u.n
+    LOOP
+        CONTINUE WHEN v_outcomes[n] <> 'accepted';
+        UPDATE job j SET retried_as = p_ids[n]
+        WHERE j.id = p_retries_of[n] AND j.owner_id = p_owner_ids[n]
+            AND j.retried_as IS NULL AND j.state IN ('failed', 'expired', 'cancelled');
+        CONTINUE WHEN FOUND;
+        SELECT j.retried_as INTO v_found FROM job j
+        WHERE j.id = p_retries_of[n] AND j.owner_id = p_owner_ids[n];
+        v_outcomes[n] := CASE WHEN v_found.retried_as IS NULL THEN 'not-retryable' ELSE 'replayed' END;
+        v_ids[n] := coalesce(v_found.retried_as, p_ids[n]);
+    END LOOP;
+
+    -- In one order everywhere, as each waits for whoever submits the same key at the same time.
+    FOR n IN
+        SELECT u.n FROM unnest(p_owner_ids, p_functions, p_idempotency_keys, p_retries_of) WITH ORDINALITY
+            AS u (owner_id, function, key, retry_of, n)
+        WHERE u.key IS NOT NULL AND u.retry_of IS NULL ORDER BY u.owner_id, u.function, u.key, u.n
+    LOOP
+        CONTINUE WHEN v_outcomes[n] <> 'accepted';
+        INSERT INTO idempotency AS i (owner_id, function, key, job_id, digest, expires_at)
+        VALUES (p_owner_ids[n], p_functions[n], p_idempotency_keys[n], p_ids[n], p_digests[n],
+            v_now + make_interval(secs => p_key_ttl_s))
+        ON CONFLICT (owner_id, function, key) DO UPDATE
+        SET job_id = excluded.job_id, digest = excluded.digest, expires_at = excluded.expires_at
+        WHERE i.expires_at <= v_now;
+        CONTINUE WHEN FOUND;
+        SELECT i.job_id, i.digest INTO STRICT v_found FROM idempotency i
+        WHERE i.owner_id = p_owner_ids[n] AND i.function = p_functions[n] AND i.key = p_idempotency_keys[n];
+        v_ids[n] := v_found.job_id;
+        v_outcomes[n] := CASE WHEN v_found.digest = p_digests[n] THEN 'replayed' ELSE 'key-conflict' END;
+    END LOOP;
+
+    -- Both bounds are counted once for all of an owner's, or a lane's, jobs in this batch: what other
+    -- batches accept at this moment isn't seen, so they may be passed by the batches in flight.
+    FOR v_found IN
+        SELECT u.owner_id, max(u.most) AS most, array_agg(u.n) AS numbers
+        FROM unnest(p_owner_ids, p_most_outstanding) WITH ORDINALITY AS u (owner_id, most, n)
+        GROUP BY u.owner_id ORDER BY u.owner_id
+    LOOP
+        v_first := v_found.numbers[1];
+        v_owned[v_first] := outstanding_v1(v_found.owner_id, v_found.most);
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_owner[n] := v_first;
+        END LOOP;
+    END LOOP;
+    FOR v_found IN
+        SELECT u.function, max(u.most) AS most, max(u.cost) AS cost, max(u.age_s) AS age_s,
+            array_agg(u.n) AS numbers
+        FROM unnest(p_functions, p_most_waiting, p_most_costs, p_most_ages_s) WITH ORDINALITY
+            AS u (function, most, cost, age_s, n)
+        GROUP BY u.function
+    LOOP
+        v_first := v_found.numbers[1];
+        SELECT r.* INTO STRICT v_lane_room
+        FROM lane_room_v1(v_found.function, v_found.most, v_found.cost, v_found.age_s) r;
+        v_room[v_first] := v_lane_room.room;
+        v_room_cost[v_first] := v_lane_room.room_cost;
+        v_bounds[v_first] := v_lane_room.refusal;
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_lane[n] := v_first;
+        END LOOP;
+    END LOOP;
+    FOR n IN 1 .. cardinality(p_ids) LOOP
+        v_outstanding[n] := v_owned[v_owner[n]];
+        IF v_outcomes[n] <> 'accepted' THEN
+            -- What stands for it may be a job of this batch that was refused just now, and so is it.
+            v_first := array_position(p_ids, v_ids[n]);
+            IF v_outcomes[v_first] IN ('quota-exceeded', 'backlog-full', 'backlog-costly', 'backlog-old') THEN
+                v_outcomes[n] := v_outcomes[v_first];
+                v_ids[n] := p_ids[n];
+            END IF;
+        ELSIF v_owned[v_owner[n]] >= p_most_outstanding[n] THEN
+            v_outcomes[n] := 'quota-exceeded';
+        ELSIF v_bounds[v_lane[n]] IS NOT NULL THEN
+            v_outcomes[n] := v_bounds[v_lane[n]];
+        ELSE
+            v_first := v_lane[n];
+            v_owned[v_owner[n]] := v_owned[v_owner[n]] + 1;
+            v_room[v_first] := v_room[v_first] - 1;
+            v_room_cost[v_first] := v_room_cost[v_first] - p_costs[n];
+            v_bounds[v_first] := CASE WHEN v_room[v_first] <= 0 THEN 'backlog-full'
+                WHEN v_room_cost[v_first] <= 0 THEN 'backlog-costly' END;
+        END IF;
+    END LOOP;
+    -- A refusal isn't remembered, neither under its key nor by what it would have done again.
+    UPDATE job j SET retried_as = NULL
+    FROM unnest(p_retries_of, p_ids, v_outcomes) AS u (retry_of, id, outcome)
+    WHERE j.id = u.retry_of AND j.retried_as = u.id
+        AND u.outcome IN ('quota-exceeded', 'backlog-full', 'backlog-costly', 'backlog-old');
+    DELETE FROM idempotency i USING unnest(p_owner_ids, p_functions, p_idempotency_keys, p_ids, v_outcomes)
+        AS u (owner_id, function, key, id, outcome)
+    WHERE i.owner_id = u.owner_id AND i.function = u.function AND i.key = u.key AND i.job_id = u.id
+        AND u.outcome IN ('quota-exceeded', 'backlog-full', 'backlog-costly', 'backlog-old');
+
+    -- In one order everywhere, as the rows of the flows stay locked.
+    FOR v_found IN
+        SELECT u.function, u.owner_id, u.weight, sum(tag_step_v1(u.cost, u.weight)) AS total,
+            array_agg(u.n ORDER BY u.n) AS numbers
+        FROM unnest(p_functions, p_owner_ids, p_costs, p_weights, v_outcomes) WITH ORDINALITY
+            AS u (function, owner_id, cost, weight, outcome, n)
+        WHERE u.outcome = 'accepted'
+        GROUP BY u.function, u.owner_id, u.weight ORDER BY u.function, u.owner_id, u.weight
+    LOOP
+        v_tag := reserve_tags_v1(v_found.function, v_found.owner_id, v_found.weight, v_found.total);
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_tags[n] := v_tag;
+            v_tag := v_tag + tag_step_v1(p_costs[n], p_weights[n]);
+        END LOOP;
+    END LOOP;
+
+    -- The same submission may have been under way already. It has committed by now: this has just waited for
+    -- the row of its owner in its lane.
+    FOR v_found IN
+        SELECT u.n FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) JOIN job j ON j.id = u.id
+    LOOP
+        v_outcomes[v_found.n] := 'replayed';
+    END LOOP;
+
+    SELECT array_agg(u.n ORDER BY u.n), procrastinate_defer_jobs_v1(array_agg(ROW(
+            p_functions[u.n], 'headrace.run', 0, NULL, NULL,
+            jsonb_build_object('job_id', p_ids[u.n], 'v', 1), NULL
+        )::procrastinate_job_to_defer_v1 ORDER BY u.n))
+    INTO v_accepted, v_entries
+    FROM unnest(v_outcomes) WITH ORDINALITY AS u (outcome, n)
+    WHERE u.outcome = 'accepted' HAVING count(*) > 0;
+
+    INSERT INTO job (
+        id, owner_id, key_id, function, interface, digest, input, idempotency_key, retry_of, request_id,
+        traceparent, state, attempt, charged, attempts, entry_id, cost, weight, tag,
+        created_at, queue_deadline_at, deadline_at, queued_at, settle_at, waiters)
+    SELECT p_ids[a.n], p_owner_ids[a.n], p_key_ids[a.n], p_functions[a.n], p_interfaces[a.n], p_digests[a.n],
+        p_inputs[a.n], p_idempotency_keys[a.n], p_retries_of[a.n], p_request_ids[a.n], p_traceparents[a.n],
+        'queued', p_started[a.n], p_charged[a.n], p_attempts[a.n], v_entries[a.place],
+        p_costs[a.n], p_weights[a.n], v_tags[a.n],
+        v_now, v_now + make_interval(secs => p_queue_s[a.n]), v_now + make_interval(secs => p_total_s[a.n]),
+        v_now, v_now + make_interval(
+            secs => CASE WHEN p_started[a.n] = 0 THEN p_queue_s[a.n] ELSE p_total_s[a.n] END),
+        array_remove(ARRAY[p_waiters[a.n]], NULL)
+    FROM unnest(v_accepted) WITH ORDINALITY AS a (n, place);
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    SELECT p_ids[a.n], 1, v_now, NULL, 'queued', p_started[a.n],
+        coalesce(p_actors[a.n], 'key:' || p_key_ids[a.n], 'owner:' || p_owner_ids[a.n]),
+        CASE WHEN p_started[a.n] > 0 THEN 'lost on the direct path'
+            WHEN p_retries_of[a.n] IS NOT NULL THEN 'does job ' || p_retries_of[a.n] || ' again'
+            ELSE 'submitted' END
+    FROM unnest(v_accepted) AS a (n);
+
+    PERFORM audit_v1(coalesce(p_actors[a.n], 'key:' || p_key_ids[a.n], 'owner:' || p_owner_ids[a.n]),
+        'job.retry', p_retries_of[a.n]::text, jsonb_build_object('job_id', p_ids[a.n]))
+    FROM unnest(v_accepted) AS a (n) WHERE p_retries_of[a.n] IS NOT NULL;
+
+    FOR v_found IN
+        SELECT u.owner_id, count(*) AS accepted
+        FROM unnest(p_owner_ids, v_outcomes) AS u (owner_id, outcome)
+        WHERE u.outcome = 'accepted' GROUP BY u.owner_id ORDER BY u.owner_id
+    LOOP
+        UPDATE owner_load o SET unfinished = o.unfinished + v_found.accepted
+        WHERE o.owner_id = v_found.owner_id;
+    END LOOP;
+
+    RETURN QUERY
+    SELECT u.id, u.outcome, j.state, j.created_at, j.queue_deadline_at, j.deadline_at, u.outstanding
+    FROM unnest(v_ids, v_outcomes, v_outstanding) WITH ORDINALITY AS u (id, outcome, outstanding, n)
+    LEFT JOIN job j ON j.id = u.id AND u.outcome IN ('accepted', 'replayed')
+    ORDER BY u.n;
+END;
+$$;
+
+
+--
+-- Name: sweep_v1(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.sweep_v1(p_limit integer) RETURNS TABLE(entries_deleted integer, entries_made integer)
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_job job;
+BEGIN
+    WITH orphan AS (
+        SELECT e.id FROM procrastinate_jobs e
+        WHERE e.task_name = 'headrace.run' AND NOT EXISTS (SELECT FROM job j WHERE j.entry_id = e.id)
+        ORDER BY e.id LIMIT p_limit FOR UPDATE OF e SKIP LOCKED
+    ), deleted AS (
+        DELETE FROM procrastinate_jobs e USING orphan o WHERE e.id = o.id RETURNING e.id
+    ) SELECT count(*) INTO entries_deleted FROM deleted;
+    entries_made := 0;
+    FOR v_job IN
+        SELECT j.* FROM job j
+        WHERE j.state = 'queued' AND NOT EXISTS (
+            SELECT FROM procrastinate_jobs e WHERE e.id = j.entry_id AND e.status = 'todo')
+        LIMIT p_limit FOR UPDATE OF j SKIP LOCKED
+    LOOP
+        DELETE FROM procrastinate_jobs e WHERE e.id = v_job.entry_id;
+        UPDATE job j SET entry_id = enqueue_v1(j.function, j.id, j.due_at) WHERE j.id = v_job.id;
+        entries_made := entries_made + 1;
+    END LOOP;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: tag_step_v1(double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.tag_step_v1(p_cost double precision, p_weight double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT least(greatest(p_cost, 1), 1e6) / p_weight $$;
+
+
+--
+-- Name: runner_request; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.runner_request (
+    id uuid NOT NULL,
+    runner_id uuid NOT NULL,
+    kind text NOT NULL,
+    job_id uuid,
+    asked_by text NOT NULL,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    answered_at timestamp with time zone,
+    answer bytea,
+    CONSTRAINT runner_request_asked_by_check CHECK ((asked_by <> ''::text)),
+    CONSTRAINT runner_request_check CHECK (((job_id IS NOT NULL) = (kind = 'stack'::text))),
+    CONSTRAINT runner_request_check1 CHECK (((answer IS NOT NULL) = (answered_at IS NOT NULL))),
+    CONSTRAINT runner_request_kind_check CHECK ((kind = ANY (ARRAY['drain'::text, 'stack'::text])))
+);
+
+
+--
+-- Name: take_requests_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.take_requests_v1(p_runner_id uuid) RETURNS SETOF public.runner_request
+    LANGUAGE sql
+    AS $$
+    SELECT r.* FROM runner_request r
+    WHERE r.runner_id = p_runner_id AND r.answered_at IS NULL AND r.expires_at > clock_timestamp()
+    ORDER BY r.asked_at, r.id
+$$;
+
+
+--
+-- Name: tell_waiters_v1(uuid[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.tell_waiters_v1(p_ids uuid[]) RETURNS void
+    LANGUAGE sql
+    AS $$
+    SELECT pg_notify(waiter_channel_v1(w.gateway), j.id::text)
+    FROM job j, unnest(j.waiters) AS w (gateway)
+    WHERE j.id = ANY (p_ids) AND (j.followed OR j.finished_at IS NOT NULL)
+$$;
+
+
+--
 -- Name: unregister_runner_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -779,6 +2775,56 @@ $$;
 
 
 --
+-- Name: unregister_runner_v2(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.unregister_runner_v2(p_id uuid) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    UPDATE runner SET left_at = clock_timestamp() WHERE id = p_id AND left_at IS NULL;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_notify('headrace_registry', 'runners');
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: waiter_channel_v1(text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.waiter_channel_v1(p_gateway text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT 'headrace_jobs_' || replace(p_gateway, '-', '') $$;
+
+
+--
+-- Name: without_late_v1(uuid[], timestamp with time zone, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.without_late_v1(p_ids uuid[], p_before timestamp with time zone, p_actor text) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_job job;
+BEGIN
+    FOR v_job IN
+        SELECT j.* FROM job j WHERE j.id = ANY (p_ids) AND j.attempt > 0 AND j.deadline_at <= p_before
+    LOOP
+        PERFORM conclude_v1(v_job, 'failed', 'deadline-exceeded',
+            'The deadline left no time for another start.', NULL, p_actor,
+            'less time was left than an execution takes');
+        p_ids := array_remove(p_ids, v_job.id);
+    END LOOP;
+    RETURN p_ids;
+END;
+$$;
+
+
+--
 -- Name: api_key; Type: TABLE; Schema: public; Owner: -
 --
 
@@ -790,9 +2836,60 @@ CREATE TABLE public.api_key (
     hash bytea NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     revoked_at timestamp with time zone,
+    scopes text[] DEFAULT '{call,read}'::text[] NOT NULL,
+    functions text[],
+    CONSTRAINT api_key_functions_check CHECK ((((cardinality(functions) >= 1) AND (cardinality(functions) <= 1000)) AND (cardinality(functions) = cardinality(string_to_array(array_to_string(functions, ','::text), ','::text))) AND (array_to_string(functions, ','::text) ~ '^[a-z][a-z0-9_-]{0,39}(,[a-z][a-z0-9_-]{0,39})*$'::text))),
     CONSTRAINT api_key_hash_check CHECK ((octet_length(hash) = 32)),
     CONSTRAINT api_key_name_check CHECK ((name ~ '^[^[:cntrl:]]{0,100}$'::text)),
-    CONSTRAINT api_key_prefix_check CHECK (((char_length(prefix) >= 8) AND (char_length(prefix) <= 16)))
+    CONSTRAINT api_key_prefix_check CHECK (((char_length(prefix) >= 8) AND (char_length(prefix) <= 16))),
+    CONSTRAINT api_key_scopes_check CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 3)) AND (scopes <@ '{call,read,admin}'::text[])))
+);
+
+
+--
+-- Name: audit; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    detail jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT audit_action_check CHECK ((action ~ '^[a-z]+\.[a-z-]+$'::text)),
+    CONSTRAINT audit_actor_check CHECK ((actor <> ''::text)),
+    CONSTRAINT audit_detail_check CHECK ((jsonb_typeof(detail) = 'object'::text))
+);
+
+
+--
+-- Name: audit_id_seq; Type: SEQUENCE; Schema: public; Owner: -
+--
+
+ALTER TABLE public.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+
+--
+-- Name: batch; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.batch (
+    id uuid NOT NULL,
+    owner_id uuid NOT NULL,
+    key_id uuid,
+    function text NOT NULL,
+    size integer NOT NULL,
+    request_id text DEFAULT ''::text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT batch_size_check CHECK ((size > 0))
 );
 
 
@@ -814,6 +2911,101 @@ CREATE TABLE public.function (
 
 
 --
+-- Name: gateway; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.gateway (
+    id uuid NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+
+--
+-- Name: idempotency; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.idempotency (
+    owner_id uuid NOT NULL,
+    function text NOT NULL,
+    key text NOT NULL,
+    job_id uuid NOT NULL,
+    digest bytea NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT idempotency_digest_check CHECK ((octet_length(digest) = 32)),
+    CONSTRAINT idempotency_key_check CHECK (((char_length(key) >= 1) AND (char_length(key) <= 255)))
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+
+--
+-- Name: job_event; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.job_event (
+    job_id uuid NOT NULL,
+    sequence integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    from_state text,
+    state text NOT NULL,
+    attempt integer NOT NULL,
+    actor text NOT NULL,
+    reason text NOT NULL,
+    CONSTRAINT job_event_actor_check CHECK ((actor <> ''::text)),
+    CONSTRAINT job_event_reason_check CHECK ((reason <> ''::text)),
+    CONSTRAINT job_event_sequence_check CHECK ((sequence > 0)),
+    CONSTRAINT job_event_transition CHECK (
+CASE
+    WHEN (from_state IS NULL) THEN (state = ANY (ARRAY['queued'::text, 'running'::text]))
+    WHEN (from_state = 'queued'::text) THEN (state = ANY (ARRAY['queued'::text, 'running'::text, 'failed'::text, 'expired'::text, 'cancelled'::text]))
+    WHEN (from_state = 'running'::text) THEN (state = ANY (ARRAY['queued'::text, 'succeeded'::text, 'failed'::text, 'cancel_requested'::text]))
+    WHEN (from_state = 'cancel_requested'::text) THEN (state = 'cancelled'::text)
+    ELSE false
+END)
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+
+--
+-- Name: lane; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.lane (
+    name text NOT NULL,
+    virtual_time double precision DEFAULT 0 NOT NULL,
+    waiting integer DEFAULT 0 NOT NULL,
+    waiting_cost double precision,
+    oldest_at timestamp with time zone,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    most_waiting integer,
+    most_cost double precision,
+    most_age_s double precision,
+    CONSTRAINT lane_most_age_s_check CHECK (((most_age_s >= (0.001)::double precision) AND (most_age_s <= ('1000000000'::numeric)::double precision))),
+    CONSTRAINT lane_most_cost_check CHECK (((most_cost >= (0.000001)::double precision) AND (most_cost <= ('1000000000000000000'::numeric)::double precision))),
+    CONSTRAINT lane_most_waiting_check CHECK ((most_waiting > 0)),
+    CONSTRAINT lane_name_check CHECK ((name ~ '^[a-z][a-z0-9_-]{0,39}$'::text)),
+    CONSTRAINT lane_virtual_time_check CHECK ((virtual_time >= (0)::double precision)),
+    CONSTRAINT lane_waiting_check CHECK ((waiting >= 0)),
+    CONSTRAINT lane_waiting_cost_check CHECK ((waiting_cost >= (0)::double precision))
+)
+WITH (fillfactor='50');
+
+
+--
+-- Name: lane_owner; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.lane_owner (
+    lane text NOT NULL,
+    owner_id uuid NOT NULL,
+    weight double precision NOT NULL,
+    last_tag double precision NOT NULL,
+    CONSTRAINT lane_owner_last_tag_check CHECK ((last_tag >= (0)::double precision)),
+    CONSTRAINT lane_owner_weight_check CHECK (((weight >= (0.000001)::double precision) AND (weight <= ('1000000'::numeric)::double precision)))
+)
+WITH (fillfactor='50');
+
+
+--
 -- Name: owner; Type: TABLE; Schema: public; Owner: -
 --
 
@@ -821,8 +3013,30 @@ CREATE TABLE public.owner (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     name text NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT owner_name_check CHECK ((name ~ '^[^[:cntrl:]]{1,100}$'::text))
+    most_outstanding integer,
+    rate double precision,
+    burst integer,
+    highest_priority text DEFAULT 'high'::text NOT NULL,
+    CONSTRAINT owner_burst_check CHECK ((burst > 0)),
+    CONSTRAINT owner_burst_has_rate CHECK (((burst IS NULL) OR (rate IS NOT NULL))),
+    CONSTRAINT owner_highest_priority_check CHECK ((highest_priority = ANY (ARRAY['low'::text, 'normal'::text, 'high'::text]))),
+    CONSTRAINT owner_most_outstanding_check CHECK ((most_outstanding > 0)),
+    CONSTRAINT owner_name_check CHECK ((name ~ '^[^[:cntrl:]]{1,100}$'::text)),
+    CONSTRAINT owner_rate_check CHECK (((rate >= (0.00001)::double precision) AND (rate <= (1000000)::double precision)))
 );
+
+
+--
+-- Name: owner_load; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.owner_load (
+    owner_id uuid NOT NULL,
+    unfinished integer NOT NULL,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT owner_load_unfinished_check CHECK ((unfinished >= 0))
+)
+WITH (fillfactor='50');
 
 
 --
@@ -834,7 +3048,8 @@ CREATE TABLE public.procrastinate_events (
     job_id bigint NOT NULL,
     type public.procrastinate_job_event_type,
     at timestamp with time zone DEFAULT now()
-);
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='500');
 
 
 --
@@ -945,9 +3160,12 @@ CREATE TABLE public.runner (
     draining boolean DEFAULT false NOT NULL,
     started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    left_at timestamp with time zone,
+    labels jsonb DEFAULT '{}'::jsonb NOT NULL,
     CONSTRAINT runner_address_check CHECK ((address ~ '^(tcp://.+:[0-9]+|unix:/.+)$'::text)),
     CONSTRAINT runner_capacity_check CHECK ((jsonb_typeof(capacity) = 'object'::text)),
     CONSTRAINT runner_interfaces_check CHECK ((jsonb_typeof(interfaces) = 'object'::text)),
+    CONSTRAINT runner_labels_check CHECK ((jsonb_typeof(labels) = 'object'::text)),
     CONSTRAINT runner_metrics_address_check CHECK ((metrics_address <> ''::text)),
     CONSTRAINT runner_pool_check CHECK ((pool <> ''::text))
 );
@@ -1036,11 +3254,83 @@ ALTER TABLE ONLY public.api_key
 
 
 --
+-- Name: audit audit_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
+
+
+--
+-- Name: batch batch_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.batch
+    ADD CONSTRAINT batch_pkey PRIMARY KEY (id);
+
+
+--
 -- Name: function function_pkey; Type: CONSTRAINT; Schema: public; Owner: -
 --
 
 ALTER TABLE ONLY public.function
     ADD CONSTRAINT function_pkey PRIMARY KEY (name);
+
+
+--
+-- Name: gateway gateway_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.gateway
+    ADD CONSTRAINT gateway_pkey PRIMARY KEY (id);
+
+
+--
+-- Name: idempotency idempotency_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.idempotency
+    ADD CONSTRAINT idempotency_pkey PRIMARY KEY (owner_id, function, key);
+
+
+--
+-- Name: job_event job_event_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.job_event
+    ADD CONSTRAINT job_event_pkey PRIMARY KEY (job_id, sequence);
+
+
+--
+-- Name: job job_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.job
+    ADD CONSTRAINT job_pkey PRIMARY KEY (id);
+
+
+--
+-- Name: lane_owner lane_owner_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.lane_owner
+    ADD CONSTRAINT lane_owner_pkey PRIMARY KEY (lane, owner_id, weight);
+
+
+--
+-- Name: lane lane_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.lane
+    ADD CONSTRAINT lane_pkey PRIMARY KEY (name);
+
+
+--
+-- Name: owner_load owner_load_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.owner_load
+    ADD CONSTRAINT owner_load_pkey PRIMARY KEY (owner_id);
 
 
 --
@@ -1108,6 +3398,14 @@ ALTER TABLE ONLY public.runner
 
 
 --
+-- Name: runner_request runner_request_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.runner_request
+    ADD CONSTRAINT runner_request_pkey PRIMARY KEY (id);
+
+
+--
 -- Name: schema_component schema_component_pkey; Type: CONSTRAINT; Schema: public; Owner: -
 --
 
@@ -1139,6 +3437,55 @@ CREATE INDEX api_key_owner_id ON public.api_key USING btree (owner_id);
 
 
 --
+-- Name: audit_action; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX audit_action ON public.audit USING btree (action, id);
+
+
+--
+-- Name: audit_actor; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX audit_actor ON public.audit USING btree (actor, id);
+
+
+--
+-- Name: audit_subject; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX audit_subject ON public.audit USING btree (subject, id);
+
+
+--
+-- Name: batch_age; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX batch_age ON public.batch USING btree (created_at);
+
+
+--
+-- Name: batch_owner; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX batch_owner ON public.batch USING btree (owner_id, id);
+
+
+--
+-- Name: idempotency_expiry; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX idempotency_expiry ON public.idempotency USING btree (expires_at);
+
+
+--
+-- Name: idempotency_job; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX idempotency_job ON public.idempotency USING btree (job_id);
+
+
+--
 -- Name: idx_procrastinate_jobs_worker_not_null; Type: INDEX; Schema: public; Owner: -
 --
 
@@ -1150,6 +3497,97 @@ CREATE INDEX idx_procrastinate_jobs_worker_not_null ON public.procrastinate_jobs
 --
 
 CREATE INDEX idx_procrastinate_workers_last_heartbeat ON public.procrastinate_workers USING btree (last_heartbeat);
+
+
+--
+-- Name: job_all_dead; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_all_dead ON public.job USING btree (id) WHERE ((state = ANY (ARRAY['failed'::text, 'expired'::text])) AND (retried_as IS NULL));
+
+
+--
+-- Name: job_batch; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_batch ON public.job USING btree (batch_id, batch_index) WHERE (batch_id IS NOT NULL);
+
+
+--
+-- Name: job_batch_open; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_batch_open ON public.job USING btree (batch_id) WHERE ((batch_id IS NOT NULL) AND (finished_at IS NULL));
+
+
+--
+-- Name: job_claim; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_claim ON public.job USING btree (function, interface, ((due_at IS NULL)), alone, tag, id) WHERE (state = 'queued'::text);
+
+
+--
+-- Name: job_dead; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_dead ON public.job USING btree (owner_id, id) WHERE ((state = ANY (ARRAY['failed'::text, 'expired'::text])) AND (retried_as IS NULL));
+
+
+--
+-- Name: job_due; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_due ON public.job USING btree (function, due_at) WHERE (due_at IS NOT NULL);
+
+
+--
+-- Name: job_entry_id; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE UNIQUE INDEX job_entry_id ON public.job USING btree (entry_id) WHERE (entry_id IS NOT NULL);
+
+
+--
+-- Name: job_finished; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_finished ON public.job USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+
+
+--
+-- Name: job_owner; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_owner ON public.job USING btree (owner_id, id);
+
+
+--
+-- Name: job_owner_state; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_owner_state ON public.job USING btree (owner_id, state, id);
+
+
+--
+-- Name: job_result_expiry; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_result_expiry ON public.job USING btree (result_expires_at) WHERE (result_place = 'row'::text);
+
+
+--
+-- Name: job_session; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_session ON public.job USING btree (session_id) WHERE (session_id IS NOT NULL);
+
+
+--
+-- Name: job_settle; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX job_settle ON public.job USING btree (settle_at) WHERE (settle_at IS NOT NULL);
 
 
 --
@@ -1199,6 +3637,20 @@ CREATE UNIQUE INDEX procrastinate_jobs_queueing_lock_idx_v1 ON public.procrastin
 --
 
 CREATE INDEX procrastinate_periodic_defers_job_id_fkey_v1 ON public.procrastinate_periodic_defers USING btree (job_id);
+
+
+--
+-- Name: runner_lock; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX runner_lock ON public.runner USING btree (public.session_lock_v1(id));
+
+
+--
+-- Name: runner_request_open; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX runner_request_open ON public.runner_request USING btree (runner_id, asked_at) WHERE (answered_at IS NULL);
 
 
 --
@@ -1256,6 +3708,62 @@ CREATE TRIGGER procrastinate_trigger_status_events_update_v1 AFTER UPDATE OF sta
 
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT api_key_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES public.owner(id);
+
+
+--
+-- Name: batch batch_owner_id_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.batch
+    ADD CONSTRAINT batch_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES public.owner(id);
+
+
+--
+-- Name: idempotency idempotency_owner_id_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.idempotency
+    ADD CONSTRAINT idempotency_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES public.owner(id);
+
+
+--
+-- Name: job job_batch_id_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.job
+    ADD CONSTRAINT job_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES public.batch(id);
+
+
+--
+-- Name: job job_owner_id_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.job
+    ADD CONSTRAINT job_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES public.owner(id);
+
+
+--
+-- Name: lane_owner lane_owner_lane_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.lane_owner
+    ADD CONSTRAINT lane_owner_lane_fkey FOREIGN KEY (lane) REFERENCES public.lane(name);
+
+
+--
+-- Name: lane_owner lane_owner_owner_id_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.lane_owner
+    ADD CONSTRAINT lane_owner_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES public.owner(id);
+
+
+--
+-- Name: owner_load owner_load_owner_id_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.owner_load
+    ADD CONSTRAINT owner_load_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES public.owner(id);
 
 
 --

@@ -1,3 +1,6 @@
+-- name: hold
+SELECT hold_session_v1(%(session_id)s::uuid);
+
 -- name: listen
 -- Braces: a channel is an identifier, which can't be a parameter.
 LISTEN {channel};
