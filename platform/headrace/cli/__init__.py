@@ -17,10 +17,18 @@ from headrace.errors import HeadraceError, SetupError
 
 _COMMANDS: Final = (
     "up",
+    "dev",
     "demo",
     "call",
+    "jobs",
+    "status",
     "functions",
+    "owners",
     "keys",
+    "ops",
+    "drain",
+    "debug",
+    "audit",
     "config",
     "version",
     "gateway",

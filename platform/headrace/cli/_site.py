@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from itertools import starmap
+from typing import Any, TypeVar
+
+import click
 
 from headrace import embedded
 from headrace.database import Database
 from headrace.migrations import check
-from headrace.settings import Settings
+from headrace.settings import Settings, load_settings
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -22,19 +26,20 @@ async def database(settings: Settings) -> AsyncGenerator[Database]:
         SchemaMismatch: its schema isn't this program's.
         SetupError: the embedded Postgres can't start, or the given one is too old.
     """
-    with embedded.database(settings) as effective:
+    with embedded.database(settings, visits=True) as effective:
         check(effective.database_direct_url)
         async with await Database.open(effective.database_url, application_name="headrace-cli") as opened:
             yield opened
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns; an empty cell is shown as a dash, so that every line has as many words."""
-    lines = [head, *([cell or "-" for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(starmap(str.ljust, zip(line, widths, strict=True))).rstrip() for line in lines)
+def with_database(work: Callable[[Database], Coroutine[Any, Any, T]]) -> T:
+    """What `work` returns on the site's database; a ValueError in it is wrong usage of the command."""
 
+    async def connected() -> T:
+        async with database(load_settings()) as opened:
+            return await work(opened)
 
-def moment(at: datetime | None) -> str:
-    """An instant in UTC to the second, or nothing."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
+    try:
+        return asyncio.run(connected())
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import click
 from rich_click import RichCommand, RichGroup
+
+from headrace.cli._duration import seconds
+
+if TYPE_CHECKING:
+    from headrace.database import Database
+    from headrace.ledger.bounds import LaneBounds
 
 _HASH_SHOWN = 12
 
@@ -11,7 +20,7 @@ _HASH_SHOWN = 12
 @click.group(cls=RichGroup, invoke_without_command=True)
 @click.pass_context
 def functions(context: click.Context) -> None:
-    """List the registered functions, or retire one."""
+    """List the registered functions, bound what may wait for one, or retire it."""
     if context.invoked_subcommand is None:
         context.invoke(list_)
 
@@ -22,7 +31,8 @@ def list_() -> None:
     import asyncio  # noqa: PLC0415 - slow to load
     from collections import Counter  # noqa: PLC0415
 
-    from headrace.cli._site import database, moment, table  # noqa: PLC0415
+    from headrace.cli._site import database  # noqa: PLC0415
+    from headrace.cli._table import moment, table  # noqa: PLC0415
     from headrace.registry import Registry, load  # noqa: PLC0415
     from headrace.settings import load_settings  # noqa: PLC0415
 
@@ -48,19 +58,77 @@ def list_() -> None:
 
 @functions.command(cls=RichCommand)
 @click.argument("name")
+@click.option(
+    "--waiting", metavar="N|none", help="Most jobs that wait; `none` is the site's HEADRACE_BACKLOG."
+)
+@click.option(
+    "--cost", metavar="C|none", help="Most cost that waits; `none` is the site's HEADRACE_BACKLOG_COST."
+)
+@click.option(
+    "--age",
+    metavar="TIME|none",
+    help="The longest wait with which others are accepted, such as 90s, 10m; `none` is the site's "
+    "HEADRACE_BACKLOG_AGE.",
+)
+def limit(name: str, waiting: str | None, cost: str | None, age: str | None) -> None:
+    """Bound what may wait for the function NAME, in what is given; prints all that is in force then.
+
+    Over a bound, calls that are to be jobs get 503; gateways follow at once. `headrace status` shows what is
+    set.
+    """
+    from headrace.cli._site import with_database  # noqa: PLC0415 - slow to load
+    from headrace.errors import HeadraceError  # noqa: PLC0415
+
+    changes = {
+        "most_waiting": _bound("waiting", waiting, int),
+        "most_cost": _bound("cost", cost, float),
+        "most_age_s": _bound("age", age, seconds),
+    }
+    given: dict[str, Any] = {what: value[0] for what, value in changes.items() if value}
+    if not given:
+        raise click.UsageError("nothing to set: give --waiting, --cost or --age")
+    if (now := with_database(lambda opened: _bounded(opened, name, given))) is None:
+        raise HeadraceError(f"there is no function {name!r}: see `headrace functions`")
+    age = None if now.most_age_s is None else f"{now.most_age_s:.10g}s"
+    told = {"waiting": now.most_waiting, "cost": now.most_cost, "age": age}
+    click.echo(f"{name}: {', '.join(f'{what} {_shown(value)}' for what, value in told.items())}")
+
+
+async def _bounded(opened: Database, name: str, given: dict[str, Any]) -> LaneBounds | None:
+    from headrace.ledger.bounds import bounds_in_force, set_bounds  # noqa: PLC0415 - slow to load
+
+    return await bounds_in_force(opened, name) if await set_bounds(opened, name, **given) else None
+
+
+def _shown(value: float | str | None) -> str:
+    return "none" if value is None else value if isinstance(value, str) else f"{value:.10g}"
+
+
+def _bound(name: str, text: str | None, read: Callable[[str], float]) -> tuple[float | None] | None:
+    """What an option says, where it is given: a number, or None for `none`."""
+    if text is None:
+        return None
+    try:
+        return (None if text == "none" else read(text),)
+    except ValueError:
+        kind = (
+            "a whole number"
+            if read is int
+            else "a number"
+            if read is float
+            else "a duration such as 90s, 10m"
+        )
+        raise click.BadParameter(f"{text!r} is neither {kind} nor 'none'", param_hint=f"--{name}") from None
+
+
+@functions.command(cls=RichCommand)
+@click.argument("name")
 def retire(name: str) -> None:
     """Take the function NAME out of service; a runner that starts with it later brings it back."""
-    import asyncio  # noqa: PLC0415 - slow to load
-
-    from headrace import registry  # noqa: PLC0415
-    from headrace.cli._site import database  # noqa: PLC0415
+    from headrace import registry  # noqa: PLC0415 - slow to load
+    from headrace.cli._site import with_database  # noqa: PLC0415
     from headrace.errors import HeadraceError  # noqa: PLC0415
-    from headrace.settings import load_settings  # noqa: PLC0415
 
-    async def take_out() -> bool:
-        async with database(load_settings()) as opened:
-            return await registry.retire(opened, name)
-
-    if not asyncio.run(take_out()):
+    if not with_database(lambda opened: registry.retire(opened, name)):
         raise HeadraceError(f"there is no function {name!r} in service: see `headrace functions`")
     click.echo(f"{name} is retired")

@@ -15,7 +15,7 @@ def migrate(only_check: bool) -> None:
     from headrace import embedded, migrations  # noqa: PLC0415 - slow to load
     from headrace.settings import load_settings  # noqa: PLC0415
 
-    with embedded.database(load_settings(), create=not only_check) as settings:
+    with embedded.database(load_settings(), create=not only_check, visits=True) as settings:
         url = settings.database_direct_url
         if only_check:
             migrations.check(url)

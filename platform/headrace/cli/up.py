@@ -13,8 +13,10 @@ import click
 from rich_click import RichCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.settings import Settings
-    from headrace.site import Started
+    from headrace.site import Site, Started
 
 
 @click.command(cls=RichCommand)
@@ -26,32 +28,48 @@ def up(host: str | None, port: int | None, runners: int | None) -> None:
     import asyncio  # noqa: PLC0415 - `headrace --help` must be quick
 
     from headrace.settings import load_settings  # noqa: PLC0415
+    from headrace.site import Site  # noqa: PLC0415
 
-    asyncio.run(_up(load_settings(host=host, port=port, runners=runners)))
+    settings = load_settings(host=host, port=port, runners=runners)
+    asyncio.run(serve(settings, Site, lambda started, seconds: welcome(settings, started, seconds)))
 
 
-async def _up(settings: Settings) -> None:
-    import asyncio  # noqa: PLC0415
+async def serve(
+    settings: Settings,
+    make: Callable[[Settings, Callable[[str], None]], Site],
+    greet: Callable[[Started, float], str],
+) -> None:
+    """Run a site until a signal, and say what goes on.
 
+    Args:
+        settings: the site's.
+        make: makes it, with what tells of each step.
+        greet: says how to use it, and after how many seconds it was ready.
+    """
     from headrace.cli.output import say  # noqa: PLC0415
     from headrace.cli.progress import Progress  # noqa: PLC0415
     from headrace.cli.signals import run_site  # noqa: PLC0415
-    from headrace.site import Site  # noqa: PLC0415
+    from headrace.cores import crowded  # noqa: PLC0415
 
     began = time.monotonic()
     with Progress() as progress:
+        if warning := crowded(settings.executors * settings.runners):
+            progress.tell(f"  {warning}")  # indented, it stays
 
-        async def serve(started: Started) -> None:
+        site = make(settings, progress.tell)
+
+        async def show(started: Started) -> None:
             progress.finish()
-            say(_welcome(settings, started, time.monotonic() - began))
-            await asyncio.Event().wait()
+            say(greet(started, time.monotonic() - began))
+            await site.failed()
 
-        await run_site(Site(settings, progress.tell), serve, lambda: progress.tell("stopping"))
+        await run_site(site, show, lambda: progress.tell("stopping"))
         progress.finish()
         progress.tell("stopped; data stay in " + _short(settings.home))
 
 
-def _welcome(settings: Settings, started: Started, seconds: float) -> str:
+def welcome(settings: Settings, started: Started, seconds: float, *more: str) -> str:
+    """What a developer needs to know of a site that serves; `more` comes last."""
     home = _short(settings.home)
     if started.functions:
         first = f"Headrace serves at {started.url} (ready after {seconds:.1f} s)"
@@ -68,7 +86,7 @@ def _welcome(settings: Settings, started: Started, seconds: float) -> str:
     ]
     if started.functions:
         lines += ["Try it:", f"  {_curl(started, f'{home}/key')}"]
-    return "\n".join([*lines, "Ctrl-C stops everything."])
+    return "\n".join([*lines, *more, "Ctrl-C stops everything."])
 
 
 def _curl(started: Started, key_file: str) -> str:

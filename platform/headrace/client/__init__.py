@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.client.client import Client
+from headrace.client.client import Client, Job, Page
 from headrace.client.errors import CallRefused, ClientError, Unreachable
+from headrace.client.events import PATIENCE_S, Event
 
-__all__ = ["CallRefused", "Client", "ClientError", "Unreachable"]
+__all__ = ["PATIENCE_S", "CallRefused", "Client", "ClientError", "Event", "Job", "Page", "Unreachable"]

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 from urllib.parse import quote
 
 import httpx2
 
-from headrace.client.errors import CallRefused, Unreachable
+from headrace.client.errors import CallRefused, ClientError, Unreachable
+from headrace.client.events import Event, Follower
+from headrace.domain import Priority
 
 _CONNECT_S: Final = 5.0
+_SHORTEST_HOLD_S: Final = 1.0
+_PAUSE_S: Final = 2.0
 _ERRNO: Final = re.compile(r"^\[Errno -?\d+\] ")
+
+Job = dict[str, Any]
+"""A job as the site shows it: `job_id`, `status`, and what else `GET /jobs/{id}` is documented to have."""
+
+
+class Page(NamedTuple):
+    """A part of a list: its items, and the cursor of what follows, or None at its end."""
+
+    items: list[Job]
+    cursor: str | None
 
 
 class Client:
-    """Calls functions of one site; a context manager.
+    """Calls functions of one site and follows jobs; a context manager.
+
+    Every method raises CallRefused when the answer is a problem, and Unreachable when there is no answer, or
+    none of a gateway.
 
     Args:
         url: the site's address.
@@ -33,36 +53,190 @@ class Client:
         except httpx2.InvalidURL as error:
             raise Unreachable(f"{url} is no address of a site: {error}") from None
 
-    def call(self, name: str, input: Any) -> Any:  # noqa: A002 - the platform's word for it
+    def call(
+        self,
+        name: str,
+        input: Any,  # noqa: A002 - the platform's word for it
+        *,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+        priority: Priority | None = None,
+    ) -> Any:
         """Call a function and return its output.
 
         Args:
             name: the function's name.
             input: any JSON value, or JSON as bytes, which are sent as they are.
-
-        Raises:
-            CallRefused: the answer is a problem.
-            Unreachable: there is no answer, or it is no gateway's.
+            idempotency_key: made again with it, the call is executed once; it is waited for until its end.
+            deadline: seconds within which it has to be done; it only shortens.
+            priority: its class, where it is a job.
         """
-        body: dict[str, Any] = (
-            {"content": input, "headers": {"Content-Type": "application/json"}}
-            if isinstance(input, bytes)
-            else {"json": input}
-        )
+        request = _with_wishes(_body(input), idempotency_key, deadline, priority)
+        asked_at = time.monotonic()
+        while (response := self._ask("POST", _path("fn", name), **request)).status_code == 202:
+            if idempotency_key is None:
+                break
+            if time.monotonic() < asked_at + _SHORTEST_HOLD_S:
+                time.sleep(_PAUSE_S)
+            asked_at = time.monotonic()
+        return self._json(response, 200)
+
+    def submit(
+        self,
+        name: str,
+        input: Any,  # noqa: A002 - likewise
+        *,
+        wait: int | None = None,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+        priority: Priority | None = None,
+    ) -> Job:
+        """Submit a call as a job, and return the job.
+
+        Args:
+            name: the function's name.
+            input: any JSON value, or JSON as bytes, which are sent as they are.
+            wait: seconds that the job is given to end before it is returned.
+            idempotency_key: submitted again with it, the call is the same job.
+            deadline: seconds within which it has to be done; it only shortens.
+            priority: its class.
+        """
+        request = _with_wishes(_body(input), idempotency_key, deadline, priority)
+        request["headers"] = {**request.get("headers", {}), "Prefer": _prefer("respond-async", wait)}
+        response = self._ask("POST", _path("fn", name), **request)
+        if response.status_code == 200:  # within `wait`: the output itself
+            if not (job_id := response.headers.get("Headrace-Job-Id")):
+                raise Unreachable(f"the server at {self._url} answered with an output, not with a job")
+            return self.job(job_id)
+        return self._object(response, 202)
+
+    def job(self, job_id: str, *, wait: int | None = None) -> Job:
+        """The job as it stands now, or as soon as it is final within `wait` seconds."""
+        headers = {} if wait is None else {"Prefer": _prefer(None, wait)}
+        return self._object(self._ask("GET", _path("jobs", job_id), headers=headers), 200)
+
+    def jobs(
+        self,
+        *,
+        status: str | None = None,
+        function: str | None = None,
+        category: str | None = None,
+        dead: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page:
+        """The jobs of the key's owner, newest first.
+
+        Args:
+            status: only those in this state.
+            function: only those of this function.
+            category: only those whose error is of it.
+            dead: only those that failed or expired, and weren't retried.
+            limit: how many at most.
+            cursor: go on where another page ended.
+        """
+        given = {
+            "status": status,
+            "function": function,
+            "category": category,
+            "dead": "true" if dead else None,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        wanted = {name: str(value) for name, value in given.items() if value is not None}
+        page = self._object(self._ask("GET", "/jobs", params=wanted), 200)
+        return Page(page.get("items", []), page.get("next"))
+
+    def result(self, job_id: str) -> Any:
+        """The output of a job that succeeded."""
+        return self._json(self._ask("GET", _path("jobs", job_id, "result")), 200)
+
+    def cancel(self, job_id: str) -> Job:
+        """Ask for a job to be cancelled, and return it as it stands then."""
+        return self._object(self._ask("POST", _path("jobs", job_id, "cancel")), 200, 202)
+
+    def retry(self, job_id: str) -> Job:
+        """Have a job done again that failed, expired or was cancelled, and return the new one.
+
+        Each job is retried once: asked again, the site answers with the same new job.
+        """
+        return self._object(self._ask("POST", _path("jobs", job_id, "retry")), 202)
+
+    def batch(
+        self,
+        name: str,
+        inputs: Iterable[Any],
+        *,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+        priority: Priority | None = None,
+    ) -> Job:
+        """Submit many calls as one batch, a job each, all or none; returns the batch.
+
+        Args:
+            name: the function's name.
+            inputs: any JSON values, or JSON as bytes of one line each; they are sent as they come.
+            idempotency_key: made again with it, the batch is accepted once.
+            deadline: seconds within which each of its jobs has to be done; it only shortens.
+            priority: the class of each.
+        """
+        headers = {"Content-Type": "application/x-ndjson"}
+        body = {"content": map(_line, inputs), "headers": headers}
+        request = _with_wishes(body, idempotency_key, deadline, priority)
+        return self._object(self._ask("POST", _path("fn", name, "batch"), **request), 202)
+
+    def batch_status(self, batch_id: str, *, wait: int | None = None) -> Job:
+        """The batch as it stands now, or as soon as all its jobs are final within `wait` seconds."""
+        headers = {} if wait is None else {"Prefer": _prefer(None, wait)}
+        return self._object(self._ask("GET", _path("batches", batch_id), headers=headers), 200)
+
+    def batch_results(
+        self, batch_id: str, *, after: int | None = None, partial: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """What came of each input, in their order: `index`, `job_id`, `status`, and `result` or `error`.
+
+        Args:
+            batch_id: the batch's id.
+            after: only what follows the input of this index.
+            partial: don't refuse a batch with jobs that aren't finished.
+        """
+        given = {"after": after, "partial": "true" if partial else None}
+        wanted = {name: str(value) for name, value in given.items() if value is not None}
         try:
-            response = self._http.post(f"/fn/{quote(name, safe='')}", **body)
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            reason = _ERRNO.sub("", str(error)) or type(error).__name__
-            raise Unreachable(f"{self._url} does not answer: {reason}") from None
-        if response.status_code != 200:
-            retry_after = response.headers.get("Retry-After", "")
-            raise CallRefused(
-                response.status_code, _problem(response), int(retry_after) if retry_after.isdigit() else None
-            )
-        try:
-            return response.json()
-        except ValueError:
-            raise Unreachable(f"the server at {self._url} is not a Headrace gateway (no JSON)") from None
+            with self._http.stream("GET", _path("batches", batch_id, "results"), params=wanted) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise self._refused(response)
+                parts: list[bytes] = []
+                for piece in response.iter_bytes():  # not by lines: to httpx2, more than \n ends one
+                    parts.append(piece)
+                    if b"\n" in piece:
+                        *lines, rest = b"".join(parts).split(b"\n")
+                        parts = [rest]
+                        yield from map(json.loads, lines)
+        except httpx2.TransportError as error:
+            raise self._lost(error) from None
+
+    def cancel_batch(self, batch_id: str) -> Job:
+        """Ask for what isn't finished of a batch to be cancelled, and return it as it stands then."""
+        return self._object(self._ask("POST", _path("batches", batch_id, "cancel")), 200, 202)
+
+    def events(
+        self,
+        job_id: str,
+        last_event_id: str | None = None,
+        *,
+        on_outage: Callable[[ClientError], None] | None = None,
+    ) -> Iterator[Event]:
+        """What happened to a job and what happens, until it is final; goes on over lost connections.
+
+        Args:
+            job_id: the job's id.
+            last_event_id: only what came after the event of this id.
+            on_outage: told once, each time that the site is away and is waited for.
+        """
+        path = _path("jobs", job_id, "events")
+        return iter(Follower(self._http, path, last_event_id, self._refused, self._lost, on_outage))
 
     def close(self) -> None:
         """Close its connections."""
@@ -76,8 +250,70 @@ class Client:
     ) -> None:
         self.close()
 
+    def _ask(self, method: str, path: str, **request: Any) -> httpx2.Response:
+        try:
+            return self._http.request(method, path, **request)
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise self._lost(error) from None
 
-def _problem(response: httpx2.Response) -> dict[str, Any]:
+    def _lost(self, error: Exception) -> Unreachable:
+        reason = _ERRNO.sub("", str(error)) or type(error).__name__
+        return Unreachable(f"{self._url} does not answer: {reason}")
+
+    def _refused(self, response: httpx2.Response) -> CallRefused:
+        retry_after = response.headers.get("Retry-After", "")
+        return CallRefused(
+            response.status_code, _problem(response), int(retry_after) if retry_after.isdigit() else None
+        )
+
+    def _json(self, response: httpx2.Response, *good: int) -> Any:
+        if response.status_code not in good:
+            raise self._refused(response)
+        try:
+            return response.json()
+        except ValueError:
+            raise Unreachable(f"the server at {self._url} is not a Headrace gateway (no JSON)") from None
+
+    def _object(self, response: httpx2.Response, *good: int) -> dict[str, Any]:
+        document = self._json(response, *good)
+        if not isinstance(document, dict):
+            raise Unreachable(f"the server at {self._url} is not a Headrace gateway (no JSON object)")
+        return cast("dict[str, Any]", document)
+
+
+def _path(*parts: str) -> str:
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def _prefer(first: str | None, wait: int | None) -> str:
+    return ", ".join(filter(None, [first, None if wait is None else f"wait={wait}"]))
+
+
+def _body(value: Any) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        return {"content": value, "headers": {"Content-Type": "application/json"}}
+    return {"json": value}
+
+
+def _with_wishes(
+    request: dict[str, Any], idempotency_key: str | None, deadline: float | None, priority: Priority | None
+) -> dict[str, Any]:
+    wishes: dict[str, Any] = {}
+    if idempotency_key is not None:
+        escaped = idempotency_key.replace("\\", r"\\").replace('"', r"\"")
+        wishes["Idempotency-Key"] = f'"{escaped}"'.encode()
+    if deadline is not None:
+        wishes["Headrace-Deadline"] = str(deadline)
+    if priority is not None:
+        wishes["Headrace-Priority"] = priority
+    return {**request, "headers": {**request.get("headers", {}), **wishes}} if wishes else request
+
+
+def _line(value: Any) -> bytes:
+    return (value if isinstance(value, bytes) else json.dumps(value, allow_nan=False).encode()) + b"\n"
+
+
+def _problem(response: httpx2.Response) -> Mapping[str, Any]:
     try:
         document = response.json()
     except ValueError:

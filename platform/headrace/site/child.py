@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,31 +20,67 @@ class Child:
     """A program that can be started again; all it says goes to its log.
 
     Its session keeps Ctrl-C away from it, and makes it and its children one group that can be killed.
+
+    Args:
+        name: what it is called in messages.
+        command: the program and its arguments.
+        environment: what it finds in its environment.
+        log: where all that it says is added.
+        waits: whether the program waits for a line on its standard input, which `start` sends: its `run_id`.
     """
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        waits: bool = False,
+    ) -> None:
         self.name = name
         self.log = log
+        self.environment = {**environment, PARENT_VARIABLE: str(os.getpid())}
+        self.run_id = ""
+        """A UUID, new at each start."""
         self._command = command
-        self._environment = {**environment, PARENT_VARIABLE: str(os.getpid())}
+        self._waits = waits
         self._process: asyncio.subprocess.Process | None = None
         self._swept: asyncio.subprocess.Process | None = None
         self._said_from = 0
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and hasn't ended."""
+        return self._process is not None and self._process.returncode is None
+
     async def start(self) -> None:
         """Start it; call this in the main thread, whose end the child may watch."""
+        await self.prepare()
+        self.go()
+
+    async def prepare(self) -> None:
+        """Start it, but for the line that it waits for."""
+        self.run_id = str(uuid.uuid4())
         if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as log:
             self._said_from = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE if self._waits else asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=self.environment,
                 start_new_session=True,
             )
+
+    def go(self) -> None:
+        """Send the line, if it waits for one; what it says counts from here."""
+        if self._process is not None and self._process.stdin is not None:
+            self._said_from = self.log.stat().st_size
+            self._process.stdin.write(f"{self.run_id}\n".encode())
+            self._process.stdin.close()
 
     async def wait(self) -> int:
         """Wait for its end, and kill what it leaves behind in its group.

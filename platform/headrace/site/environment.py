@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from headrace import pools
+from headrace.cores import threads_each
 from headrace.embedded import EmbeddedPostgres
 from headrace.errors import SettingsError, SetupError
 from headrace.settings import Settings
@@ -24,26 +26,30 @@ def runner_environment(settings: Settings) -> dict[str, str]:
     """The environment of a runner with these settings: the embedded database named, user modules found.
 
     The current folder comes first on the module path, so a developer's functions need no installation.
+    Several executors share the cores.
     """
     if not settings.database_url:
         settings = settings.with_database(EmbeddedPostgres(settings.home).url)
     path = os.environ.get("PYTHONPATH")
-    return {
+    environment = {
         **os.environ,
         **settings.environment(),
         "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *([path] if path else [])]),
         "PYTHONUNBUFFERED": "1",
     }
+    executors = settings.executors * settings.runners
+    if executors > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(threads_each(executors)))
+    return environment
 
 
 def site_runner_environment(settings: Settings, number: int) -> dict[str, str]:
-    """The environment of one of a site's runners, counted from 1: an address and a share of the cores."""
+    """The environment of one of a site's runners, counted from 1: an address, and every pool unless set."""
     environment = runner_environment(settings)
+    if not settings.pool:
+        environment["HEADRACE_POOL"] = pools.EVERY
     if not settings.runner_advertise:
         environment["HEADRACE_RUNNER_ADVERTISE"] = f"unix:{_socket(settings.home, number)}"
-    if settings.runners > 1 and "OMP_NUM_THREADS" not in os.environ:
-        cores = len(os.sched_getaffinity(0))
-        environment["OMP_NUM_THREADS"] = str(max(1, cores // settings.runners))
     return environment
 
 

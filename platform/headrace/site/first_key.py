@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.database import Database
-from headrace.keys import create_key, find_owner, hash_key
+from headrace.keys import SCOPES, create_key, find_owner, hash_key
 from headrace.site.key_file import read_key, write_key
 
 OWNER: Final = "default"
@@ -17,6 +17,6 @@ async def first_key(database: Database, home: Path) -> str:
     known = read_key(home)
     if known and await find_owner(database, hash_key(known)) is not None:
         return known
-    key = await create_key(database, OWNER, "first key")
+    key = await create_key(database, OWNER, "first key", scopes=SCOPES)
     write_key(home, key)
     return key

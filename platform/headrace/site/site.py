@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
 
@@ -32,11 +32,12 @@ _READY_POLL_S: Final = 0.05
 _PATIENCE_S: Final = 30.0
 _POSTGRES_POLL_S: Final = 1.0
 _GATEWAY_STOP_S: Final = 10.0
-_RUNNER_STOP_S: Final = 10.0
+RUNNER_STOP_S: Final = 10.0  # after HEADRACE_DRAIN_SECONDS
 _HURRY_S: Final = 1.0
 _LONGEST_BACKOFF_S: Final = 30.0
 _HEALTHY_S: Final = 60.0
 _LEAST_FREE_BYTES: Final = 2**26
+_RUNNER: Final = "gpu_runner"
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -68,11 +69,16 @@ class _State(msgspec.Struct):
     degraded: list[str] = []
 
 
-class _Readiness(msgspec.Struct):
+class Readiness(msgspec.Struct):
     """What `/readyz` answers, as far as it is read here."""
 
     missing: list[str] = []
     functions: dict[str, _State] = {}
+    runners: list[str] = []
+
+    def degraded(self) -> dict[str, list[str]]:
+        """What runners have but can't execute, with the reasons; others may be able to."""
+        return {name: state.degraded for name, state in self.functions.items() if state.degraded}
 
     def reasons(self) -> dict[str, str]:
         """Why functions that are there can't be executed, each on one line."""
@@ -91,12 +97,16 @@ class Site:
         tell: gets a line at each step and for whatever happens later.
     """
 
+    _runner_module: ClassVar = _RUNNER
+    _drained_until: ClassVar = "the next start"
+
     def __init__(self, settings: Settings, tell: Callable[[str], None]) -> None:
         self._settings = settings
         self._tell = tell
         self._postgres = None if settings.database_url else EmbeddedPostgres(settings.home)
         self._lock = HomeLock(settings.home)
         self._tasks: list[asyncio.Task[None]] = []
+        self._keepers: dict[Child, asyncio.Task[None]] = {}
         self._in_thread: asyncio.Future[Any] | None = None
         self._failure: asyncio.Future[None] | None = None
         self._has_schema = False
@@ -129,13 +139,7 @@ class Site:
             settings = settings.with_database(self._postgres.url)
         # Runners first: loading libraries and models takes longest, and they wait for the database.
         for number in range(1, settings.runners + 1):
-            environment = site_runner_environment(settings, number)
-            runner = Child(
-                f"runner-{number}",
-                [sys.executable, "-m", "gpu_runner"],
-                environment,
-                home / "logs" / f"runner-{number}.log",
-            )
+            runner = self._make_runner(number)
             self._runners.append(runner)
             await self._launch(runner)
         if self._postgres is not None:
@@ -160,20 +164,32 @@ class Site:
         functions = {name: manifest for name, manifest in known.items() if name in ready}
         return Started(url, key, functions, readiness.reasons())
 
+    async def failed(self) -> None:
+        """Wait, after the start, until the site can't go on.
+
+        Raises:
+            SetupError: it can't; the message says why.
+        """
+        assert self._failure is not None
+        await asyncio.shield(self._failure)
+
     async def stop(self) -> None:
         """Stop everything in order; data stay. May be called at any point of the start."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._keepers.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._failure is not None and not self._failure.cancel():
             self._failure.exception()  # seen, also where the start was interrupted
         if self._in_thread is not None:
             await asyncio.wait([self._in_thread])
         # Before it is ready nobody's call is under way, and a runner hears nothing while libraries load.
-        gateway_s, runner_s = (_GATEWAY_STOP_S, _RUNNER_STOP_S) if self._is_ready else (_HURRY_S, _HURRY_S)
+        gateway_s, runner_s = _HURRY_S, _HURRY_S
+        if self._is_ready:
+            gateway_s, runner_s = _GATEWAY_STOP_S, self._settings.drain_seconds + RUNNER_STOP_S
         if self._gateway is not None:
             await self._gateway.stop(gateway_s)
-        await asyncio.gather(*(runner.stop(runner_s) for runner in self._runners))
+        await self._stop_runners(runner_s)
         if self._postgres is not None:
             await asyncio.to_thread(self._postgres.stop)
         self._lock.release()
@@ -199,27 +215,51 @@ class Site:
                 "free some space, or set HEADRACE_HOME"
             )
 
+    def _make_runner(self, number: int, former: Child | None = None) -> Child:
+        name = f"runner-{number}"
+        return Child(
+            name if former is None else former.name,
+            [sys.executable, "-m", self._runner_module],
+            site_runner_environment(self._settings, number),
+            self._settings.home / "logs" / f"{name}.log" if former is None else former.log,
+            waits=self._runner_module != _RUNNER,
+        )
+
+    async def _stop_runners(self, patience: float) -> None:
+        await asyncio.gather(*(runner.stop(patience) for runner in self._runners))
+
     async def _launch(self, child: Child) -> None:
         await child.start()
-        self._tasks.append(asyncio.create_task(self._keep_alive(child)))
+        self._keep(child)
+
+    def _keep(self, child: Child) -> None:
+        self._keepers[child] = asyncio.create_task(self._keep_alive(child))
 
     async def _keep_alive(self, child: Child) -> None:
         backoff = 0.5
         while True:
             began = time.monotonic()
-            end = describe_end(await child.wait())
+            code = await child.wait()
+            end = describe_end(code)
             if not self._is_ready and self._has_schema:
                 self._fail(child, end)
+                return
+            if self._is_ready and code == 0 and child in self._runners:
+                # Whoever drains a runner, or ends it in order, wants it gone.
+                self._tell(
+                    f"{child.name} was drained and stays away until {self._drained_until}; log: {child.log}"
+                )
                 return
             # Before there is a schema, a runner may give up waiting for it; that is no failure.
             backoff = 0.5 if time.monotonic() - began > _HEALTHY_S else backoff
             if self._is_ready:
-                self._tell(
-                    f"{child.name} ended ({end}); starting it again in {backoff:g} s; log: {child.log}"
-                )
+                self._tell_end(child, end, backoff)
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, _LONGEST_BACKOFF_S)
             await child.start()
+
+    def _tell_end(self, child: Child, end: str, backoff: float) -> None:
+        self._tell(f"{child.name} ended ({end}); starting it again in {backoff:g} s; log: {child.log}")
 
     def _fail(self, child: Child, end: str) -> None:
         if self._failure is None or self._failure.done():
@@ -251,7 +291,7 @@ class Site:
         from headrace.site.first_key import first_key  # noqa: PLC0415 - loads while runners start
 
         before = read_key(settings.home)
-        async with await _open(settings) as database:
+        async with await open_database(settings) as database:
             key = await first_key(database, settings.home)
         if before not in {None, key}:
             self._tell(f"  the key in {key_path(settings.home)} was no longer valid: a new one replaces it")
@@ -260,16 +300,22 @@ class Site:
     async def _functions(self, settings: Settings) -> dict[str, Manifest]:
         from headrace import registry  # noqa: PLC0415 - loads while runners start
 
-        async with await _open(settings) as database:
+        async with await open_database(settings) as database:
             return dict((await registry.load(database)).functions)
 
-    async def _wait_until_ready(self) -> _Readiness:
+    async def _ask(self) -> tuple[int, Readiness]:
+        status, body = await get_status(self._settings.host, self._settings.port, "/readyz")
+        try:
+            return status, msgspec.json.decode(body, type=Readiness)
+        except msgspec.MsgspecError:
+            return status, Readiness()
+
+    async def _wait_until_ready(self) -> Readiness:
         """What the gateway says once a runner is linked, which has then tried to load all its models."""
         told, patient_until = "", time.monotonic() + _PATIENCE_S
         while True:
             with contextlib.suppress(OSError):
-                status, body = await get_status(self._settings.host, self._settings.port, "/readyz")
-                readiness = _readiness(body)
+                status, readiness = await self._ask()
                 if status == 200 or readiness.reasons():
                     return readiness
                 missing = ", ".join(readiness.missing) or f"the gateway answers {status}"
@@ -298,7 +344,12 @@ class Site:
         return await asyncio.shield(future)
 
 
-async def _open(settings: Settings) -> Database:
+async def open_database(settings: Settings) -> Database:
+    """The site's database, for a moment.
+
+    Raises:
+        DatabaseError: it can't be reached.
+    """
     from headrace.database import Database  # noqa: PLC0415 - loads while runners start
 
     return await Database.open(settings.database_url, application_name="headrace-up", max_size=1)
@@ -306,10 +357,3 @@ async def _open(settings: Settings) -> Database:
 
 def _in_thread(work: Callable[[], T]) -> Awaitable[T]:
     return asyncio.get_running_loop().run_in_executor(None, work)
-
-
-def _readiness(body: bytes) -> _Readiness:
-    try:
-        return msgspec.json.decode(body, type=_Readiness)
-    except msgspec.MsgspecError:
-        return _Readiness()
