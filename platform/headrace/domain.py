@@ -5,7 +5,9 @@ Durations are float seconds, sizes are bytes.
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -17,10 +19,42 @@ FOREVER: Final = -1.0
 LANE_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 """A function's name is its lane's name, and Procrastinate refuses queue names over 40 bytes."""
 
+State = Literal["queued", "running", "succeeded", "failed", "expired", "cancel_requested", "cancelled"]
+"""Where a job stands."""
+
+FINAL: Final[frozenset[State]] = frozenset({"succeeded", "failed", "expired", "cancelled"})
+"""No transition leads out of these."""
+
+TRANSITIONS: Final[frozenset[tuple[State | None, State]]] = frozenset(
+    {
+        (None, "queued"),
+        (None, "running"),
+        ("queued", "queued"),
+        ("queued", "running"),
+        ("queued", "failed"),
+        ("queued", "expired"),
+        ("queued", "cancelled"),
+        ("running", "queued"),
+        ("running", "succeeded"),
+        ("running", "failed"),
+        ("running", "cancel_requested"),
+        ("cancel_requested", "cancelled"),
+    }
+)
+"""From where a job may go where; None: it is born. `docs/job_lifecycle.md` says by whom and when."""
+
+Priority = Literal["low", "normal", "high"]
+"""How urgent a job is, beside others of its function."""
+
+WEIGHTS: Final[Mapping[Priority, float]] = {"low": 0.25, "normal": 1.0, "high": 4.0}
+"""The classes from the least urgent on, with the shares that a lane's flows get of its starts. None stands
+strictly above another."""
+
 LARGEST_PAYLOAD: Final = 128 * 2**20
 """Bytes of JSON; frames between gateway, runner and executor carry no more."""
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(B|KiB|MiB|GiB|KB|MB|GB)?", re.IGNORECASE)
+_LARGEST_COST: Final = 1e18
 _MOST_COST: Final = 1e15
 """JSON's integers have no end, floats do."""
 
@@ -180,8 +214,8 @@ class Cost(msgspec.Struct, frozen=True):
         return Cost(self.terms + other.terms)
 
     def of(self, input: Any) -> float:  # noqa: A002 - the platform's word for it
-        """The cost of a decoded JSON input; never negative."""
-        return max(0.0, sum(term.weight * _measure(term, input) for term in self.terms))
+        """The cost of a decoded JSON input; from 0 to 1e18."""
+        return min(_LARGEST_COST, max(0.0, sum(term.weight * _measure(term, input) for term in self.terms)))
 
 
 def _measure(term: CostTerm, found: Any) -> float:
@@ -205,7 +239,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All that a gateway knows of a function: data, never code.
 
     `interface` is the hash of the schemas without titles, descriptions and examples; `revision` is the
-    hash of everything else. A call is bound to an interface, never to a revision.
+    hash of everything else. A call is bound to an interface, never to a revision. `pool` is a name or labels
+    (see `headrace.pools`); `reserve` counts the slots of each runner that nothing but the function may take.
     """
 
     name: str
@@ -221,6 +256,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost
     pool: str
     examples: list[Any]
+    reserve: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +266,13 @@ class RunnerInfo:
     Args:
         runner_id: the runner process's own UUID, new at each start.
         address: where gateways dial it (`tcp://host:port` or `unix:/path`); None serves jobs only.
+        pool: its name; `*` serves every pool.
         interfaces: interface hash by function name, for what it serves now.
+        labels: by key; functions may ask for them in place of a pool.
     """
 
     runner_id: str
     address: str | None
     pool: str
     interfaces: dict[str, str]
+    labels: dict[str, str] = dataclasses.field(default_factory=dict[str, str])

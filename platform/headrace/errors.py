@@ -12,6 +12,7 @@ HeadraceError
 ├── SetupError               the machine lacks something that is needed (a port, disk space, a program)
 ├── DatabaseError            Postgres said something that must not be ignored
 │   ├── DatabaseUnavailable  Postgres can't be reached
+│   ├── DatabaseBusy         Postgres refused, for a reason that passes
 │   └── SchemaMismatch       the schema is older or newer than this program, or was changed by hand
 └── LinkError                the other end of a link broke the protocol or couldn't prove itself
 """
@@ -75,6 +76,10 @@ class DatabaseError(HeadraceError):
 
 class DatabaseUnavailable(DatabaseError):
     """Postgres can't be reached."""
+
+
+class DatabaseBusy(DatabaseError):
+    """Postgres refused for a reason that passes: a lock, a timeout, a lack of room. Nothing took effect."""
 
 
 class SchemaMismatch(DatabaseError):

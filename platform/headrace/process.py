@@ -9,13 +9,16 @@ from typing import Final
 
 PARENT_VARIABLE: Final = "HEADRACE_PARENT_PID"
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def die_with_parent() -> None:
     """Have the kernel end this process when the one named by `HEADRACE_PARENT_PID` ends; else do nothing.
 
-    Call it first in a child's main. SIGTERM comes, so that the child can leave in order. The kernel watches
-    the thread that started the child, so a parent starts children from its main thread.
+    Call it first in a child's main. SIGTERM comes, so that the child can leave in order. It may come several
+    times within milliseconds: the threads of a killed parent end one by one, and each passes the child on to
+    the next. The kernel watches the thread that started the child, so a parent starts children from its main
+    thread.
     """
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if not parent.isdigit():
@@ -25,6 +28,11 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def signal_on_parent_death(number: signal.Signals) -> None:
+def signal_on_parent_death(number: int) -> None:
     """Have the kernel send this process a signal when the thread that started it ends (Linux only)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of each descendant whose own parent ends, instead of init (Linux only)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
+from headrace import audit
 from headrace.database import Database, Jsonb, Row, queries
 from headrace.domain import Manifest, RunnerInfo
 
@@ -38,6 +39,10 @@ class Registry:
         runners: those seen lately by the database's clock, in the order of their starts.
         draining: the ids of those among them that take nothing new.
         metrics: where to scrape them, by id.
+        capacity: what they said with their last heartbeat, by id.
+        seen: when that was, by id.
+        silent: how many seconds ago that was, by id.
+        last_seen: seconds since a runner that serves it was last there, by function and interface.
     """
 
     functions: Mapping[str, Manifest]
@@ -46,6 +51,15 @@ class Registry:
     runners: Sequence[RunnerInfo]
     draining: frozenset[str]
     metrics: Mapping[str, str]
+    capacity: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    seen: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    silent: Mapping[str, float] = field(default_factory=dict[str, float])
+    last_seen: Mapping[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+
+    @property
+    def serving(self) -> list[RunnerInfo]:
+        """The runners that take what is new."""
+        return [runner for runner in self.runners if runner.runner_id not in self.draining]
 
 
 async def register(
@@ -65,6 +79,7 @@ async def register(
             "runner_id": runner.runner_id,
             "address": runner.address,
             "pool": runner.pool,
+            "labels": Jsonb(runner.labels),
             "served": Jsonb(runner.interfaces),
             "metrics_address": metrics_address,
             "names": [manifest.name for manifest in manifests],
@@ -90,33 +105,59 @@ async def heartbeat(
 
 
 async def unregister(database: Database, runner_id: str) -> None:
-    """Forget a runner that leaves; its functions stay listed."""
+    """Note that a runner leaves; its functions stay listed."""
     await database.fetch(_SQL["unregister"], {"runner_id": runner_id})
+
+
+async def gateway_seen(database: Database, gateway_id: str) -> int:
+    """Say that a gateway lives, as `heartbeat` does for runners.
+
+    Returns:
+        How many gateways have said so in the last 10 s, this one among them.
+    """
+    return (await database.fetch(_SQL["gateway_seen"], {"gateway_id": gateway_id}))[0]["gateways"]
 
 
 async def load(database: Database) -> Registry:
     """Read everything."""
     functions = await database.fetch(_SQL["functions"])
     runners = await database.fetch(_SQL["runners"])
+    last_seen = await database.fetch(_SQL["last_seen"])
     manifests = (_manifest(row) for row in functions if row["retired_at"] is None)
     return Registry(
         functions={manifest.name: manifest for manifest in manifests if manifest is not None},
         retired={row["name"]: row["retired_at"] for row in functions if row["retired_at"] is not None},
         registered={row["name"]: row["registered_at"] for row in functions},
         runners=[
-            RunnerInfo(row["runner_id"], row["address"], row["pool"], row["interfaces"]) for row in runners
+            RunnerInfo(row["runner_id"], row["address"], row["pool"], row["interfaces"], row["labels"])
+            for row in runners
         ],
         draining=frozenset(row["runner_id"] for row in runners if row["draining"]),
         metrics={row["runner_id"]: row["metrics_address"] for row in runners if row["metrics_address"]},
+        last_seen={(row["function"], row["interface"]): max(0.0, row["seconds"]) for row in last_seen},
+        capacity={row["runner_id"]: row["capacity"] for row in runners},
+        seen={row["runner_id"]: row["seen_at"] for row in runners},
+        silent={row["runner_id"]: max(0.0, row["silent_s"]) for row in runners},
     )
 
 
-async def retire(database: Database, name: str) -> bool:
+async def gateways(database: Database) -> dict[str, datetime]:
+    """The gateways that live, as far as is known, with when each was last seen."""
+    return {row["gateway_id"]: row["seen_at"] for row in await database.fetch(_SQL["gateways"])}
+
+
+async def retire(database: Database, name: str, *, actor: str | None = None) -> bool:
     """Take a function out of service; False when none of that name is in service.
 
     Calls of it are answered 410. A runner that registers the name afterwards brings it back.
+
+    Args:
+        database: an open one.
+        name: the function's.
+        actor: who does it, for the audit; by default whoever runs this program.
     """
-    return (await database.fetch(_SQL["retire"], {"name": name}))[0]["retired"]
+    parameters = {"name": name, "actor": actor or audit.operator()}
+    return (await database.fetch(_SQL["retire"], parameters))[0]["retired"]
 
 
 async def link_secret(database: Database) -> bytes:

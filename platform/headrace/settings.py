@@ -17,6 +17,7 @@ from dotenv import dotenv_values
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from headrace import pools
 from headrace.errors import SettingsError
 
 PREFIX: Final = "HEADRACE_"
@@ -33,6 +34,10 @@ _ALLOWED: Final = {
     "runners": "a whole number from 1 to 64",
     "runner_advertise": "tcp://host:port or unix:/absolute/path, or empty",
     "device": "auto, cpu, cuda, or cuda:N",
+    "pool": f"* for every pool, empty, or a name: {pools.NAME_RULE}",
+    "labels": pools.LABELS_RULE,
+    "device_cap": "a whole number from 0 (no cap) to 10000",
+    "drain_seconds": "seconds from 0 to 3600",
     "max_hold": "seconds over 0, up to 3600",
     "public_url": "http://... or https://... without query and fragment, or empty",
     "brief_wait": "seconds from 0 to 10",
@@ -40,6 +45,17 @@ _ALLOWED: Final = {
     "start_patience": "seconds from 0 to 3600",
     "executors": "a whole number from 1 to 64",
     "log_errors": "true or false",
+    "lease": "seconds from 1 to 3600",
+    "result_ttl": "seconds from 1 to 315360000",
+    "backlog": "a whole number from 1 to 10000000",
+    "job_ttl": "seconds from 1 to 315360000",
+    "key_ttl": "seconds from 1 to 315360000",
+    "audit_ttl": "seconds from 1 to 3153600000",
+    "backlog_cost": "a number from 0 (no bound) to 1e15",
+    "backlog_age": "seconds from 0 (no bound) to 1e9",
+    "batch_queue": "seconds from 1 to 315360000",
+    "batch_bytes": "bytes from 1 to 1099511627776",
+    "owner_jobs": "a whole number from 1 to 10000000",
     "runner_metrics": "host:port, or empty for a free port of the loopback interface",
 }
 _ESCAPE: Final = "in its user and password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23"
@@ -81,6 +97,10 @@ class Settings(BaseSettings):
     runners: int = Field(1, ge=1, le=64, description="how many runners `headrace up` starts")
     runner_advertise: str = Field("", description="where gateways dial this runner; empty: jobs only")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,2})?)$", description="where models run")
+    pool: str = Field("", description="the pool a runner serves; empty: `default`, with `up` every one")
+    labels: str = Field("", description="a runner's labels, which functions may ask for")
+    device_cap: int = Field(0, ge=0, le=10_000, description="most calls with models at once; 0: any number")
+    drain_seconds: float = Field(10, ge=0, le=3600, description="how long a runner that ends lets calls run")
     max_hold: float = Field(55.0, gt=0, le=3600, description="longest hold of a connection")
     public_url: str = Field("", description="what clients see before the path, for problem types and links")
     brief_wait: float = Field(0.25, ge=0, le=10, description="longest wait of a direct call for room")
@@ -89,6 +109,17 @@ class Settings(BaseSettings):
     executors: int = Field(1, ge=1, le=64, description="executor processes of each runner")
     log_errors: bool = Field(False, description="log messages of functions' exceptions; they may hold inputs")
     runner_metrics: str = Field("", description="where a runner serves /metrics")
+    lease: float = Field(30, ge=1, le=3600, description="how long a silent runner keeps its jobs")
+    result_ttl: float = Field(86_400, ge=1, le=315_360_000, description="how long a job's result is kept")
+    job_ttl: float = Field(604_800, ge=1, le=315_360_000, description="how long a finished job is kept")
+    key_ttl: float = Field(86_400, ge=1, le=315_360_000, description="how long an idempotency key is kept")
+    audit_ttl: float = Field(34_560_000, ge=1, le=3_153_600_000, description="how long audit rows are kept")
+    backlog: int = Field(100_000, ge=1, le=10_000_000, description="most waiting jobs of one function")
+    backlog_cost: float = Field(0, ge=0, le=1e15, description="most waiting cost of one function; 0: any")
+    backlog_age: float = Field(0, ge=0, le=1e9, description="longest wait at which jobs are taken; 0: any")
+    owner_jobs: int = Field(20_000, ge=1, le=10_000_000, description="most unfinished jobs of one owner")
+    batch_queue: float = Field(86_400, ge=1, le=315_360_000, description="how long jobs of a batch may wait")
+    batch_bytes: int = Field(268_435_456, ge=1, le=2**40, description="largest batch, in bytes")
 
     @field_validator("functions", mode="before")
     @classmethod
@@ -103,6 +134,18 @@ class Settings(BaseSettings):
         if not names or not all(_MODULE.fullmatch(name) and not _FILE_NAME.search(name) for name in names):
             raise ValueError("not module names")
         return list(dict.fromkeys(names))
+
+    @field_validator("pool")
+    @classmethod
+    def _check_pool(cls, pool: str) -> str:
+        if pool and pool != pools.EVERY and not pools.is_name(pool):
+            raise ValueError("not a pool")
+        return pool
+
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, labels: str) -> str:
+        return pools.write_labels(pools.read_labels(labels))
 
     @field_validator("home")
     @classmethod

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.1
 
 
-async def open_database(url: str, *, application_name: str, patience_s: float) -> Database:
+async def open_database(url: str, *, application_name: str, patience_s: float, max_size: int = 4) -> Database:
     """A database whose schema is this program's, waiting for both.
 
     Processes of a site start in any order, and Postgres may be the last.
@@ -28,7 +28,7 @@ async def open_database(url: str, *, application_name: str, patience_s: float) -
     while True:
         try:
             await asyncio.to_thread(check, url)
-            return await Database.open(url, application_name=application_name)
+            return await Database.open(url, application_name=application_name, max_size=max_size)
         except DatabaseError as error:
             if loop.time() > deadline:
                 raise SetupError(f"gave up after {patience_s:g} s: {error}") from error

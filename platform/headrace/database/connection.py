@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 
 from headrace.database.queries import queries
-from headrace.errors import DatabaseError, DatabaseUnavailable, SettingsError, SetupError
+from headrace.errors import DatabaseBusy, DatabaseError, DatabaseUnavailable, SettingsError, SetupError
 
 Connection: TypeAlias = psycopg.AsyncConnection[DictRow]
 
@@ -29,6 +29,8 @@ _DEFAULTS: Final[dict[str, str]] = {
 }
 _UNAVAILABLE_STATES: Final = ("08", "57P")
 """SQLSTATE prefixes that say "not now": lost connections, shutdown and start-up."""
+_BUSY_STATES: Final = ("57014", "55P03", "40001", "40P01", "53", "25006")
+"""Of what passes too: cancelled or timed out, a lock, a conflict, a deadlock, no room, a standby."""
 
 
 def connect(url: str, *, application_name: str) -> psycopg.Connection[DictRow]:
@@ -122,7 +124,8 @@ def translate(url: str, error: psycopg.Error, *, connection_lost: bool) -> Datab
     """The platform's error for what psycopg raised on an open connection."""
     if connection_lost or (error.sqlstate or "").startswith(_UNAVAILABLE_STATES):
         return unavailable(url, error)
-    return DatabaseError(f"Postgres refused: {_one_line(error.diag.message_primary or str(error))}")
+    kind = DatabaseBusy if (error.sqlstate or "").startswith(_BUSY_STATES) else DatabaseError
+    return kind(f"Postgres refused: {_one_line(error.diag.message_primary or str(error))}")
 
 
 def unavailable(url: str, reason: BaseException | str) -> DatabaseUnavailable:

@@ -49,6 +49,10 @@ class Listener:
         channels: what to listen to.
         on_notify: called with channel and payload of each notification.
         on_connected: called after each connect, when LISTEN is already in force.
+        on_lost: called when such a connection is lost.
+        holds: the id of a runner's session whose lock the connection holds: from before LISTEN to its end, so
+            that others see the runner's end. After 3 s at most this end notices that the connection is half
+            open, well before Postgres does, which lets go of the lock then.
     """
 
     def __init__(
@@ -58,6 +62,8 @@ class Listener:
         on_notify: OnNotify,
         on_connected: OnConnected,
         *,
+        on_lost: Callable[[], None] | None = None,
+        holds: str | None = None,
         application_name: str = "headrace-listen",
     ) -> None:
         self.connected = False
@@ -68,6 +74,8 @@ class Listener:
         self._channels = channels
         self._on_notify = on_notify
         self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._holds = holds
         self._application_name = application_name
         self._failures = 0
         self._ever_connected = False
@@ -90,7 +98,7 @@ class Listener:
             except Exception:
                 _log.exception("a callback of the listener failed; reading everything again")
             finally:
-                self.connected = False
+                self._lost()
             self._failures += 1
             await asyncio.sleep(_pause(self._failures))
 
@@ -99,6 +107,8 @@ class Listener:
         try:
             async with self._answer():
                 await refuse_shared_backend(self._url, connection)
+                if self._holds is not None:
+                    await connection.execute(_SQL["hold"], {"session_id": self._holds})
                 for channel in self._channels:
                     listen = sql.SQL(_SQL["listen"]).format(channel=sql.Identifier(channel))
                     await connection.execute(listen)
@@ -113,6 +123,11 @@ class Listener:
             raise translate(self._url, error, connection_lost=connection.closed) from error
         finally:
             await connection.close()
+
+    def _lost(self) -> None:
+        was_connected, self.connected = self.connected, False
+        if was_connected and self._on_lost is not None:
+            self._on_lost()
 
     async def _hear(self, connection: Connection) -> None:
         async with aclosing(connection.notifies(timeout=PROOF_EVERY)) as notifications:

@@ -58,14 +58,21 @@ class Database:
         database._idle.append(await connect_async(url, application_name=application_name))
         return database
 
-    async def fetch(self, query: QueryNoTemplate, params: Params | None = None) -> list[Row]:
+    async def fetch(
+        self, query: QueryNoTemplate, params: Params | None = None, *, within: float | None = None
+    ) -> list[Row]:
         """All rows that a query returns.
+
+        Args:
+            query: its text.
+            params: its parameters.
+            within: seconds that it may take, waiting for a connection included; `ANSWER_WITHIN` by default.
 
         Raises:
             DatabaseUnavailable: Postgres can't be reached, or didn't answer in time.
             DatabaseError: Postgres refused the statement.
         """
-        async with self._connection() as connection:
+        async with self._connection(within) as connection:
             cursor = await connection.execute(query, params)
             return await cursor.fetchall()
 
@@ -73,6 +80,21 @@ class Database:
         """Run a statement for its effect; returns how many rows it touched. Raises like `fetch`."""
         async with self._connection() as connection:
             return (await connection.execute(query, params)).rowcount
+
+    @asynccontextmanager
+    async def transaction(self, *, within: float | None = None) -> AsyncGenerator[Transaction]:
+        """Several statements that take effect together, when the block ends, or not at all when it raises.
+
+        Args:
+            within: seconds that all of it may take; `ANSWER_WITHIN` by default.
+
+        Raises:
+            DatabaseUnavailable: Postgres can't be reached, or didn't answer in time. Whether the statements
+                took effect isn't known.
+            DatabaseError: Postgres refused a statement, and nothing took effect.
+        """
+        async with self._connection(within) as connection, connection.transaction():
+            yield Transaction(connection)
 
     async def close(self) -> None:
         """Close the idle connections now, and those in use when their statement is done."""
@@ -89,11 +111,12 @@ class Database:
         await self.close()
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[Connection]:
+    async def _connection(self, within: float | None = None) -> AsyncGenerator[Connection]:
+        within = ANSWER_WITHIN if within is None else within
         if self._closed:
             raise DatabaseUnavailable("the pool of database connections is closed")
         try:
-            async with asyncio.timeout(ANSWER_WITHIN), self._room:
+            async with asyncio.timeout(within), self._room:
                 connection = await self._take()
                 try:
                     yield connection
@@ -102,7 +125,7 @@ class Database:
                 finally:
                     await self._give_back(connection)
         except TimeoutError as error:
-            raise unavailable(self._url, f"no answer within {ANSWER_WITHIN:g} s") from error
+            raise unavailable(self._url, f"no answer within {within:g} s") from error
 
     async def _take(self) -> Connection:
         while self._idle:
@@ -117,6 +140,18 @@ class Database:
             await connection.close()
         else:
             self._idle.append(connection)
+
+
+class Transaction:
+    """One transaction on one connection; made by `Database.transaction`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: QueryNoTemplate, params: Params | None = None) -> list[Row]:
+        """All rows that a query returns. What goes wrong is raised by the whole transaction, in its words."""
+        cursor = await self._connection.execute(query, params)
+        return await cursor.fetchall()
 
 
 def _has_news(connection: Connection) -> bool:

@@ -66,7 +66,7 @@ class Account:
         self.let_reach(folder)
         if folder.stat().st_mode & (_READ | _SEARCH) == _READ | _SEARCH:
             return
-        for path in [folder, *folder.rglob("*")]:
+        for path in [*folder.rglob("*"), folder]:  # the folder last: by it, others that start know it is done
             if not path.is_symlink():
                 mode = stat.S_IMODE(path.stat().st_mode)
                 path.chmod(mode | _READ | (_SEARCH if mode & stat.S_IXUSR else 0))

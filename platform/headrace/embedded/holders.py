@@ -13,14 +13,27 @@ class Holders:
     """The processes that hold one server, and a mutex between them.
 
     A holder keeps a shared lock on a file; whoever gets that lock exclusively was the last. Starting and
-    stopping happen inside `mutex`.
+    stopping happen inside `mutex`, and so do all reads and writes of `is_passing`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mutex_path = folder / "postgres.mutex"
         self._holders_path = folder / "postgres.holders"
+        self._passing_path = folder / "postgres.passing"
         self._held: int | None = None
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the server was started by a visitor, and nobody has held it since who keeps it."""
+        return self._passing_path.exists()
+
+    @is_passing.setter
+    def is_passing(self, value: bool) -> None:
+        if value:
+            self._passing_path.touch(mode=0o600)
+        else:
+            self._passing_path.unlink(missing_ok=True)
 
     @contextmanager
     def mutex(self) -> Generator[None]:

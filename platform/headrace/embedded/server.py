@@ -1,4 +1,4 @@
-"""One home's Postgres server: started by its first holder, stopped by its last."""
+"""One home's Postgres server: started by its first holder, stopped by its last, unless that is a visitor."""
 
 from __future__ import annotations
 
@@ -44,14 +44,17 @@ class EmbeddedPostgres:
 
     Starting when it runs, here or in another process, joins it; `url` never changes and is known before the
     start. The server is in a session of its own, out of reach of Ctrl-C, and it survives a holder that is
-    killed: the next one takes it over and stops it.
+    killed: the next one takes it over and stops it. Not so a visitor: it stops no server but one that it, or
+    another visitor, started for itself.
 
     Args:
         home: the folder of `HEADRACE_HOME`; data are in `postgres` below it.
+        visits: whether this is a visitor, such as a command that reads a table and ends.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, visits: bool = False) -> None:
         self._home = home.resolve()
+        self._visits = visits
         self.data = self._home / "postgres"
         self.log = self._home / "logs" / "postgres.log"
         self._holders = Holders(self._home / "run")
@@ -89,12 +92,13 @@ class EmbeddedPostgres:
             with self._holders.mutex():
                 self._holders.join()
                 self._owner = os.getpid()
+                if not self._visits:
+                    self._holders.is_passing = False
                 try:
                     self._ensure_running()
                 except BaseException:
                     self._owner = 0
-                    if self._holders.leave():
-                        self._shut_down()
+                    self._leave()
                     raise
         except OSError as error:
             what = f"the embedded Postgres can't use {self._home}"
@@ -108,11 +112,7 @@ class EmbeddedPostgres:
         self._owner = 0
         atexit.unregister(self.stop)
         with self._holders.mutex():
-            if self._holders.leave():
-                self._shut_down()
-            elif self._process is not None:
-                _left_to_others.append(self._process)
-                self._process = None
+            self._leave()
 
     def exists(self) -> bool:
         """Whether there are data: the server was started before."""
@@ -131,6 +131,15 @@ class EmbeddedPostgres:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _leave(self) -> None:
+        """Stop being a holder; the last one stops the server where that is its part."""
+        if self._holders.leave() and (self._holders.is_passing or not self._visits):
+            self._shut_down()
+            self._holders.is_passing = False
+        elif self._process is not None:
+            _left_to_others.append(self._process)
+            self._process = None
 
     def _ensure_running(self) -> None:
         account = Account.find()
@@ -153,6 +162,8 @@ class EmbeddedPostgres:
             time.sleep(_POLL_S)
 
     def _launch(self, account: Account) -> None:
+        if self._visits:
+            self._holders.is_passing = True
         forget_stale_locks(self.data, self.socket_folder)
         self._prepare_socket_folder(account)
         options = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,23 +14,38 @@ from litestar.params import FromPath
 from headrace import keys, registry
 from headrace.database import Database, Listener
 from headrace.errors import DatabaseError
+from headrace.gateway import submitter
 from headrace.gateway.auth import Authenticator
+from headrace.gateway.batch_call import AT_ONCE, BatchCalls
+from headrace.gateway.batches import Batches, batch_handlers
 from headrace.gateway.calling import Caller
 from headrace.gateway.directory import Directory
 from headrace.gateway.functions import fault_of, function_handlers
 from headrace.gateway.health import health_handlers
 from headrace.gateway.invoke import Invoke
+from headrace.gateway.job_call import JobCalls
+from headrace.gateway.jobs import Jobs, job_handlers
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.pages import page_handlers
 from headrace.gateway.problems import exception_handlers
+from headrace.gateway.quotas import Quotas
 from headrace.gateway.requests import Requests, request_id_of
+from headrace.gateway.retrying import Retries, retry_handlers
 from headrace.gateway.runners import RunnerLinks
+from headrace.gateway.submitter import Submitter
+from headrace.gateway.waking import Watcher
+from headrace.ids import uuid7
+from headrace.maintenance import Maintenance
+from headrace.maintenance.chores import Chores
+from headrace.maintenance.pruning import Pruning
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
 _REFRESH_S = 10.0  # runners that fell silent are seen here; everything else is told at once
+_LISTS_AT_ONCE = 2
+_COUNT_S = 3.0  # a gateway that was silent for 10 s doesn't count
 
 
 class Gateway:
@@ -49,12 +65,40 @@ class Gateway:
         )
         self._links = RunnerLinks(self._directory.choose)
         self._authenticator = Authenticator(database, self._database_away)
+        self._quotas = Quotas()
+        self._watcher = Watcher(database, uuid7())
+        self._submits = Database(
+            settings.database_url, application_name="headrace-gateway-submit", max_size=submitter.IN_FLIGHT
+        )
+        self._submitter = Submitter(self._submits, self._metrics, settings.key_ttl)
         self._listener = Listener(
             settings.database_direct_url or settings.database_url,
-            [registry.CHANNEL, keys.CHANNEL],
+            [registry.CHANNEL, keys.CHANNEL, self._watcher.channel],
             self._notified,
             self._connected,
             application_name="headrace-gateway-listen",
+        )
+        self._maintenance = Maintenance(
+            settings.database_direct_url or settings.database_url,
+            self._watcher.actor,
+            lease_s=settings.lease,
+            with_cost=settings.backlog_cost > 0 or settings.backlog_age > 0,
+        )
+        self._chores = Chores(
+            database,
+            Pruning(
+                database,
+                job_ttl_s=settings.job_ttl,
+                key_ttl_s=settings.key_ttl,
+                audit_ttl_s=settings.audit_ttl,
+            ),
+        )
+        # Apart, as a list of very many jobs is the slowest thing that is read: nothing else waits for it.
+        self._lists = Database(
+            settings.database_url, application_name="headrace-gateway-list", max_size=_LISTS_AT_ONCE
+        )
+        self._recordings = Database(
+            settings.database_url, application_name="headrace-gateway-batch", max_size=AT_ONCE
         )
         self._loaded = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,7 +106,11 @@ class Gateway:
             settings,
             self._directory,
             self._authenticator,
+            self._quotas,
             Caller(self._links, self._metrics),
+            JobCalls(
+                settings, self._directory, self._submitter, self._watcher, database, self._database_away
+            ),
             self._metrics,
             self._database_away,
         )
@@ -72,6 +120,46 @@ class Gateway:
                 invoke,
                 [
                     *function_handlers(self._directory, self._authenticator, self._links),
+                    *job_handlers(
+                        Jobs(
+                            self._authenticator,
+                            self._directory,
+                            database,
+                            self._lists,
+                            self._watcher,
+                            settings.max_hold,
+                        )
+                    ),
+                    *retry_handlers(
+                        Retries(
+                            settings,
+                            self._authenticator,
+                            self._quotas,
+                            self._directory,
+                            self._submitter,
+                            database,
+                            self._watcher.actor,
+                        )
+                    ),
+                    *batch_handlers(
+                        Batches(
+                            BatchCalls(
+                                settings,
+                                self._directory,
+                                self._authenticator,
+                                self._quotas,
+                                database,
+                                self._recordings,
+                                self._metrics,
+                                self._database_away,
+                            ),
+                            self._authenticator,
+                            database,
+                            self._lists,
+                            self._watcher,
+                            settings.max_hold,
+                        )
+                    ),
                     *health_handlers(
                         self._directory,
                         self._links,
@@ -96,15 +184,41 @@ class Gateway:
         """
         self._secret = await registry.link_secret(self._database)
         listening = asyncio.create_task(self._listener.run())
-        self._tasks = [listening, asyncio.create_task(self._refresh())]
+        self._tasks = [
+            listening,
+            asyncio.create_task(self._refresh()),
+            asyncio.create_task(self._keep_counting()),
+            asyncio.create_task(self._watcher.run()),
+            asyncio.create_task(self._maintenance.run()),
+            asyncio.create_task(self._chores.run()),
+        ]
         loaded = asyncio.create_task(self._loaded.wait())
         await asyncio.wait({loaded, listening}, return_when=asyncio.FIRST_COMPLETED)
         loaded.cancel()
         if listening.done():
             listening.result()
 
+    async def broken(self) -> None:
+        """Wait until something that must go on for ever has ended, and raise why.
+
+        Without it the gateway would answer, and neither hear nor settle anything any more.
+        """
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        raise RuntimeError("a task of the gateway ended")
+
+    def drain(self) -> None:
+        """Answer whoever waits for a job as it stands, and end the streams of events."""
+        self._watcher.close()
+
     async def stop(self) -> None:
         """Let go of Postgres and of the runners."""
+        self._watcher.close()
+        await self._submitter.close()
+        await self._submits.close()
+        await self._lists.close()
+        await self._recordings.close()
         self._links.close()
         for task in self._tasks:
             task.cancel()
@@ -116,18 +230,32 @@ class Gateway:
     async def _connected(self) -> None:
         self._authenticator.forget()  # a revocation may have been missed
         await self._read_registry()
+        await self._count_gateways()
+        await self._watcher.check()  # a job may have ended meanwhile
         self._loaded.set()
 
-    async def _notified(self, channel: str, _payload: str) -> None:
-        if channel == keys.CHANNEL:
+    async def _notified(self, channel: str, payload: str) -> None:
+        if channel == self._watcher.channel:
+            self._watcher.heard(payload)
+        elif channel == keys.CHANNEL:
             self._authenticator.forget()
         else:
             await self._read_registry()
 
     async def _read_registry(self) -> None:
         reading = await registry.load(self._database)
-        self._links.update(reading.runners, self._secret)
+        self._links.update(reading.serving, self._secret)
         self._directory.update(reading)
+
+    async def _count_gateways(self) -> None:
+        self._quotas.gateways = await registry.gateway_seen(self._database, self._watcher.gateway_id)
+
+    async def _keep_counting(self) -> None:
+        while True:
+            await asyncio.sleep(_COUNT_S)
+            if self._listener.connected:
+                with contextlib.suppress(DatabaseError):  # the listener notices too, and tells
+                    await self._count_gateways()
 
     async def _refresh(self) -> None:
         while True:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from headrace.database import Database
-from headrace.errors import DatabaseUnavailable
+from headrace.domain import WEIGHTS, Priority
+from headrace.gateway.outage import require_postgres
 from headrace.gateway.problems import Problem
-from headrace.keys import KeyRow, find_owner, hash_key
+from headrace.keys import KeyRow, Scope, find_owner, hash_key
 
 V = TypeVar("V")
 
@@ -18,14 +19,14 @@ _MOST_KNOWN = 10_000
 _MOST_UNKNOWN = 1_000
 _UNKNOWN_FOR_S = 5.0
 _LONGEST_KEY = 256
-_LONGEST_SILENCE_S = 3.0
+_INSUFFICIENT = 'Bearer realm="headrace", error="insufficient_scope"'
 
 
 class Authenticator:
-    """Turns an `Authorization` header into the key's owner.
+    """Turns an `Authorization` header into the key, with its owner.
 
     Known keys are served from memory, so calls go on while Postgres is away; `forget` runs whenever a key
-    is made or revoked, and after each reconnect.
+    is made or revoked, or a quota is changed, and after each reconnect.
 
     Args:
         database: where keys are.
@@ -62,8 +63,7 @@ class Authenticator:
             return known
         if len(key) > _LONGEST_KEY or self._unknown.get(digest, 0.0) > time.monotonic():
             raise Problem("invalid-key")
-        if (away := self._database_away()) > _LONGEST_SILENCE_S:  # a query would hang as long as that takes
-            raise DatabaseUnavailable(f"Postgres has not answered for {away:.0f} s")
+        require_postgres(self._database_away())
         forgotten = self._forgotten
         row = await find_owner(self._database, digest)
         if row is None:
@@ -73,6 +73,46 @@ class Authenticator:
         if forgotten == self._forgotten:  # else it may have been revoked since it was read
             _remember(self._known, digest, row, _MOST_KNOWN)
         return row
+
+
+def require(key: KeyRow, *scopes: Scope) -> None:
+    """Pass a key that has one of these scopes.
+
+    Raises:
+        Problem: `forbidden`.
+    """
+    if key.scopes.isdisjoint(scopes):
+        named = " or ".join(f"`{scope}`" for scope in scopes)
+        raise Problem(
+            "forbidden",
+            f"The key lacks the scope {named}.",
+            headers={"WWW-Authenticate": f'{_INSUFFICIENT}, scope="{scopes[0]}"'},
+        )
+
+
+def require_call(key: KeyRow, function: str) -> None:
+    """Pass a key that may call this function.
+
+    Raises:
+        Problem: `forbidden`.
+    """
+    if "call" not in key.scopes:
+        require(key, "call")
+    if key.functions is not None and function not in key.functions:
+        raise Problem("forbidden", f"The key may not call `{function}`.")
+
+
+def require_priority(key: KeyRow, wanted: Priority) -> None:
+    """Pass a key whose owner may ask for jobs of this class.
+
+    Raises:
+        Problem: `priority-not-allowed`.
+    """
+    if WEIGHTS[wanted] > WEIGHTS[key.highest_priority]:
+        raise Problem(
+            "priority-not-allowed",
+            f"The owner of the key may ask for `{key.highest_priority}` at most, not for `{wanted}`.",
+        )
 
 
 def _remember(cache: OrderedDict[bytes, V], digest: bytes, value: V, most: int) -> None:

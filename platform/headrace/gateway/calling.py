@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace import pools
 from headrace.admission import Span, most_room, retry_after
 from headrace.domain import Manifest
+from headrace.gateway.exchange import ClientLeft
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.pending import PendingCall
 from headrace.gateway.problem_kinds import KINDS
@@ -25,10 +27,6 @@ _BACKOFF_S = 0.1
 _EXECUTED = (Result, Error)
 
 
-class ClientLeft(Exception):
-    """The client closed its connection; nobody is left to answer."""
-
-
 @dataclass(slots=True)
 class Asked:
     """One call as the gateway accepted it.
@@ -39,6 +37,7 @@ class Asked:
         job_id: its name on every link.
         span: the time it gets.
         receive: the ASGI connection's, to see the client leave.
+        alone: a start ended with its process: nothing may run beside the next one.
     """
 
     job_id: str
@@ -53,6 +52,7 @@ class Asked:
     charged: int = 0
     uncharged: int = 0
     was_lost: bool = False
+    alone: bool = False
     queue_ms: float = 0.0
     exec_ms: float = 0.0
     refusals: dict[Serving, Refused] = field(default_factory=dict[Serving, Refused])
@@ -105,8 +105,10 @@ class Caller:
                     asked.refusals[serving] = answer
                 case Lost():
                     asked.was_lost = True
+                    asked.alone = asked.alone or answer.suspect
                     self._charge(asked, charged=answer.charged)
                 case Error(retryable=True) if asked.charged + 1 < asked.manifest.attempts:
+                    asked.alone = False  # its process lived to tell
                     self._charge(asked, charged=True)
                     await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.5))  # noqa: S311
                 case Error():
@@ -190,6 +192,7 @@ def _frame(asked: Asked, elapsed: float) -> Call:
         int((asked.span.hold - elapsed) * 1000),
         asked.request_id,
         asked.traceparent,
+        alone=asked.alone,
     )
 
 
@@ -224,7 +227,8 @@ def _failed(error: Error, asked: Asked) -> Problem:
 def _refused(asked: Asked) -> Problem:
     """The problem for a call that every runner refused: of several reasons the one that ends first."""
     if not asked.refusals:
-        return Problem("no-runner", f"No runner that serves {asked.manifest.name} is connected.")
+        whose = f"{_whose(asked)} that serves {asked.manifest.name}"
+        return Problem("no-runner", f"No runner{whose} is connected.")
     refusal = min(asked.refusals.values(), key=lambda refusal: refusal.retry_after_s)
     headers = {"Retry-After": str(retry_after(refusal.retry_after_s))}
     match refusal.reason:
@@ -238,3 +242,11 @@ def _refused(asked: Asked) -> Problem:
             return Problem(
                 "no-runner", f"The runner of {asked.manifest.name} takes no calls.", headers=headers
             )
+
+
+def _whose(asked: Asked) -> str:
+    """Which runners serve the function, where not all do by default."""
+    pool = asked.manifest.pool
+    if pool == pools.DEFAULT:
+        return ""
+    return f" with labels {pool}" if "=" in pool else f" of pool {pool}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -91,6 +92,8 @@ class Directory:
         self._is_linked = is_linked
         self._known: dict[str, list[ServedFunction]] = {}  # one for each interface, newest first
         self._unusable: dict[str, Manifest] = {}
+        self._alive: frozenset[tuple[str, str]] = frozenset()
+        self._seen: dict[tuple[str, str], float] = {}  # by name and interface
 
     @property
     def manifests(self) -> dict[str, Manifest]:
@@ -102,6 +105,9 @@ class Directory:
         known = {name: self._interfaces(manifest) for name, manifest in registry.functions.items()}
         self._known = {name: interfaces for name, interfaces in known.items() if interfaces}
         self.retired = registry.retired
+        now = time.monotonic()
+        self._alive = frozenset(one for runner in registry.serving for one in runner.interfaces.items())
+        self._seen = {one: now - seconds for one, seconds in registry.last_seen.items()}
         self.choose()
 
     def choose(self) -> None:
@@ -110,6 +116,13 @@ class Directory:
             name: next((one for one in known if self._is_linked(name, one.manifest.interface)), known[0])
             for name, known in self._known.items()
         }
+
+    def was_served(self, name: str, interface: str, seconds: float) -> bool:
+        """Whether a runner that executes the function lives, or did so many seconds ago."""
+        served = (name, interface)
+        if served in self._alive or self._is_linked(*served):
+            return True
+        return time.monotonic() - self._seen.get(served, float("-inf")) <= seconds
 
     def _interfaces(self, manifest: Manifest) -> list[ServedFunction]:
         known = self._known.get(manifest.name, [])

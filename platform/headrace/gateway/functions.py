@@ -9,7 +9,7 @@ from litestar import Request, get
 from litestar.params import FromPath
 
 from headrace.domain import Manifest
-from headrace.gateway.auth import Authenticator
+from headrace.gateway.auth import Authenticator, require
 from headrace.gateway.directory import Directory
 from headrace.gateway.runners import RunnerLinks
 
@@ -44,11 +44,12 @@ def fault_of(manifest: Manifest, links: RunnerLinks) -> str:
 
 
 def function_handlers(directory: Directory, authenticator: Authenticator, links: RunnerLinks) -> list[Any]:
-    """The two routes, for callers with a key."""
+    """The two routes, for callers with a key; one that may call a few functions only sees all of them too."""
 
     async def authenticate(request: Request[Any, Any, Any]) -> None:
         header = request.headers.get("authorization")
-        await authenticator.owner(None if header is None else header.encode("latin-1"))
+        key = await authenticator.owner(None if header is None else header.encode("latin-1"))
+        require(key, "read", "call")
 
     @get("/fn")
     async def list_functions(request: Request[Any, Any, Any]) -> dict[str, Any]:

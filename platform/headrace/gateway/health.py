@@ -45,7 +45,7 @@ def health_handlers(
         elif not any(state.runners for state in functions.values()):
             missing.append("no function has a runner that can execute it")
         return Response(
-            {"ready": not missing, "missing": missing, "functions": functions},
+            {"ready": not missing, "missing": missing, "functions": functions, "runners": links.ids()},
             status_code=503 if missing else 200,
             headers={"Cache-Control": "no-store"} | ({"Retry-After": "1"} if missing else {}),
         )

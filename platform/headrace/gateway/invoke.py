@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
 from headrace.admission import span
 from headrace.gateway import preferences, strict_json
-from headrace.gateway.auth import Authenticator
-from headrace.gateway.calling import Asked, Caller, ClientLeft
+from headrace.gateway.auth import Authenticator, require_call, require_priority
+from headrace.gateway.calling import Asked, Caller
 from headrace.gateway.directory import Directory
-from headrace.gateway.metrics import FunctionMetrics, GatewayMetrics
+from headrace.gateway.exchange import ClientLeft, Exchange, server_timing, wanted_headers
+from headrace.gateway.job_call import JobCall, JobCalls
+from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import Problem, to_problem
+from headrace.gateway.quotas import Quotas
 from headrace.ids import uuid7
-from headrace.link.frames import Result
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,39 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499  # nginx's number for it; nobody gets it
-_WANTED = frozenset(
-    {
-        b"accept",
-        b"authorization",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"headrace-deadline",
-        b"idempotency-key",
-        b"prefer",
-        b"traceparent",
-        b"x-request-id",
-    }
-)
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request and what became of it."""
-
-    headers: dict[bytes, bytes]
-    job_id: str
-    request_id: str
-    receive: Receive
-    send: Send
-    metrics: FunctionMetrics
-    asked: Asked | None = None
-    function: str = ""
-    owner: str = ""
-    bytes_in: int = 0
-    applied: bytes = b""
-    status: int = 0
-    code: str = ""
 
 
 class Invoke:
@@ -73,7 +41,9 @@ class Invoke:
         settings: the gateway's.
         directory: what can be called.
         authenticator: who may.
+        quotas: how often.
         caller: who gets it done.
+        jobs: who takes what is to be a job.
         metrics: where calls are counted.
         database_away: seconds since Postgres last answered.
     """
@@ -83,14 +53,18 @@ class Invoke:
         settings: Settings,
         directory: Directory,
         authenticator: Authenticator,
+        quotas: Quotas,
         caller: Caller,
+        jobs: JobCalls,
         metrics: GatewayMetrics,
         database_away: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._directory = directory
         self._authenticator = authenticator
+        self._quotas = quotas
         self._caller = caller
+        self._jobs = jobs
         self._metrics = metrics
         self._database_away = database_away
         self._in_flight = 0
@@ -104,7 +78,8 @@ class Invoke:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call, count it, and write its access line."""
         began = time.perf_counter()
-        headers = _headers(cast("Any", scope)["headers"])
+        request = cast("Any", scope)
+        headers = wanted_headers(request["headers"])
         job_id = uuid7()
         given = headers.get(b"x-request-id")
         exchange = Exchange(
@@ -114,132 +89,86 @@ class Invoke:
             receive,
             send,
             self._metrics.no_function,
+            request.get("root_path", ""),
         )
         self._in_flight += 1
         try:
-            asked = await self._accept(exchange, cast("Any", scope)["path_params"]["name"])
-            await _send_result(exchange, await self._caller.answer(asked))
+            asked = await self._accept(exchange, request["path_params"]["name"])
+            if isinstance(asked, JobCall):
+                await self._jobs.answer(exchange, asked)
+            else:
+                result = await self._caller.answer(asked)
+                await exchange.answer(200, result.output, server_timing(result.queue_ms, result.exec_ms))
         except ClientLeft:
             exchange.status, exchange.code = _CLIENT_LEFT, "client-left"
         except Exception as error:
-            await self._send_problem(exchange, error)
+            problem = to_problem(error)
+            if problem.code == "internal-error":
+                log.error("call broke, request %s", exchange.request_id, exc_info=error)
+            await exchange.refuse(problem, self._settings.public_url)
         finally:
             self._in_flight -= 1
         self._record(exchange, time.perf_counter() - began)
 
-    async def _accept(self, exchange: Exchange, name: str) -> Asked:
-        """Authenticate, authorise, read and check: everything before a runner hears of it."""
+    async def _accept(self, exchange: Exchange, name: str) -> Asked | JobCall:
+        """Authenticate, authorise, read and check: everything before a runner or the ledger hears of it."""
         headers = exchange.headers
         if self._database_away() > self._settings.outage_grace:
             raise Problem("database-unavailable")
-        owner = await self._authenticator.owner(headers.get(b"authorization"))
-        exchange.owner = owner.owner_id
+        key = await self._authenticator.owner(headers.get(b"authorization"))
+        exchange.owner = key.owner_id
+        require_call(key, name)
         function = self._directory.find(name)
         manifest = function.manifest
         exchange.function, exchange.metrics = name, function.metrics
+        if key.rate is not None:
+            exchange.quota = self._quotas.take(key)
         preferences.check_accept(headers.get(b"accept"))
         preferences.check_content_type(headers.get(b"content-type"))
         preferences.check_content_encoding(headers.get(b"content-encoding"))
-        prefer = preferences.prefer(headers.get(b"prefer"))
-        deadline = preferences.deadline(headers.get(b"headrace-deadline"))
-        if b"idempotency-key" in headers:
-            raise Problem("idempotency-not-supported")
-        body = await _read_body(exchange, manifest.limits.input)
-        function.check(strict_json.decode(body), len(body))
+        wishes = preferences.wishes(headers)
+        if wishes.priority is not None:
+            require_priority(key, wishes.priority)
+        body = await exchange.read_body(manifest.limits.input)
+        value = strict_json.decode(body)
+        function.check(value, len(body))
+        prefer = wishes.prefer
         if prefer.wait is not None:
             exchange.applied = b"wait=%d" % prefer.wait
-        exchange.asked = Asked(
+        if prefer.respond_async or wishes.idempotency_key is not None:
+            exchange.course = job = self._jobs.prepare(exchange, manifest, (body, value), key, wishes)
+            return job
+        exchange.course = asked = Asked(
             exchange.job_id,
             manifest,
             body,
-            owner.owner_id,
+            key.owner_id,
             exchange.request_id,
             headers.get(b"traceparent", b"").decode("latin-1"),
-            span(manifest.budget, wait=prefer.wait, deadline=deadline, max_hold=self._settings.max_hold),
+            span(
+                manifest.budget,
+                wait=prefer.wait,
+                deadline=wishes.deadline,
+                max_hold=self._settings.max_hold,
+            ),
             exchange.receive,
         )
-        return exchange.asked
-
-    async def _send_problem(self, exchange: Exchange, error: Exception) -> None:
-        problem = to_problem(error)
-        if problem.code == "internal-error":
-            log.error("call broke, request %s", exchange.request_id, exc_info=error)
-        exchange.code = problem.code
-        exchange.status, headers, body = problem.asgi(self._settings.public_url, exchange.request_id)
-        await _send(exchange, headers, body)
+        return asked
 
     def _record(self, exchange: Exchange, seconds: float) -> None:
         exchange.metrics.count(exchange.status, seconds)
-        asked = exchange.asked
+        course = exchange.course
         self._access.info(
             "call",
             request_id=exchange.request_id,
-            job_id=asked.job_id if asked else "",
+            job_id=course.job_id if course else "",
             function=exchange.function,
             owner=exchange.owner,
             status=exchange.status,
             code=exchange.code,
-            attempt=asked.attempt if asked else 0,
+            attempt=course.attempt if course else 0,
             bytes_in=exchange.bytes_in,
-            queue_ms=round(asked.queue_ms, 3) if asked else 0,
-            exec_ms=round(asked.exec_ms, 3) if asked else 0,
+            queue_ms=round(course.queue_ms, 3) if course else 0,
+            exec_ms=round(course.exec_ms, 3) if course else 0,
             total_ms=round(seconds * 1000, 3),
         )
-
-
-def _headers(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The headers that matter; lines of one name are joined (RFC 9110, section 5.3)."""
-    found: dict[bytes, bytes] = {}
-    for name, value in pairs:
-        if name in _WANTED:
-            found[name] = found[name] + b", " + value if name in found else value
-    return found
-
-
-async def _read_body(exchange: Exchange, limit: int) -> bytes:
-    """The whole body, refused as soon as it is known to be over the limit or to come too slowly."""
-    declared = exchange.headers.get(b"content-length")
-    if declared is not None and int(declared) > limit:
-        raise _too_large(limit)
-    chunks: list[bytes] = []
-    while True:
-        message: Any = await exchange.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        chunks.append(message.get("body", b""))
-        exchange.bytes_in += len(chunks[-1])
-        if exchange.bytes_in > limit:
-            raise _too_large(limit)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if not chunks[-1]:  # `Connection` says so: the rest has been too long in coming
-            raise Problem("request-timeout", headers={"Connection": "close"})
-
-
-def _too_large(limit: int) -> Problem:
-    # The rest of the body isn't read, so the connection can't be used again.
-    return Problem(
-        "payload-too-large",
-        f"The body is over the function's limit of {limit} bytes.",
-        headers={"Connection": "close"},
-        limit=limit,
-    )
-
-
-async def _send_result(exchange: Exchange, result: Result) -> None:
-    exchange.status = 200
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(result.output)),
-        (b"x-request-id", exchange.request_id.encode("ascii")),
-        (b"server-timing", b"queue;dur=%.3f, exec;dur=%.3f" % (result.queue_ms, result.exec_ms)),
-    ]
-    if exchange.applied:
-        headers.append((b"preference-applied", exchange.applied))
-    await _send(exchange, headers, result.output)
-
-
-async def _send(exchange: Exchange, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    send: Any = exchange.send
-    await send({"type": "http.response.start", "status": exchange.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -51,6 +51,18 @@ class GatewayMetrics:
             registry=self.registry,
         )
         self.in_flight = Gauge("headrace_calls_in_flight", "Calls not yet answered", registry=self.registry)
+        self.submits = Counter(
+            "headrace_submits", "Transactions in which jobs were submitted", registry=self.registry
+        )
+        self.submitted_jobs = Counter(
+            "headrace_submitted_jobs",
+            "Jobs submitted in them, refused ones too; by the number of submits: jobs per commit",
+            registry=self.registry,
+        )
+        self.batches = Counter("headrace_batches", "Batches accepted", registry=self.registry)
+        self.batch_jobs = Counter(
+            "headrace_batch_jobs", "Jobs in the batches that were accepted", registry=self.registry
+        )
         self.runners = Gauge(
             "headrace_runners_linked", "Runners with a link that is up", registry=self.registry
         )

@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace.domain import Manifest
+from headrace.gateway.openapi_answers import READ_PROBLEMS, ok, problem_responses, refer
+from headrace.gateway.openapi_batches import (
+    BATCH_RESPONSES,
+    BATCH_SCHEMAS,
+    batch_paths,
+)
+from headrace.gateway.openapi_jobs import (
+    ACCEPTED_HEADERS,
+    ASKING_PROBLEMS,
+    JOB_RESPONSES,
+    JOB_SCHEMAS,
+    job_answer,
+    jobs_paths,
+)
 from headrace.gateway.openapi_parts import FUNCTION_NAME, HEADERS, PARAMETERS, SCHEMAS
 from headrace.gateway.problem_kinds import KINDS
-from headrace.gateway.problems import MEDIA_TYPE
 from headrace.gateway.schema_refs import component_name, lift
 
 Json = dict[str, Any]
 
-CALL_PROBLEMS: Final = tuple(code for code in KINDS if code not in {"not-found", "method-not-allowed"})
+CALL_PROBLEMS: Final = tuple(
+    code for code in KINDS if code not in {"not-found", "method-not-allowed", *ASKING_PROBLEMS}
+)
 """Of a known function, called by the right method."""
 
-READ_PROBLEMS: Final = (
-    "malformed-header",
-    "bad-request",
-    "missing-key",
-    "invalid-key",
-    "forbidden",
-    "internal-error",
-    "database-unavailable",
-)
 READ_ONE_PROBLEMS: Final = (*READ_PROBLEMS, "unknown-function", "function-retired")
 PAGE_PROBLEMS: Final = ("not-found",)
 
-_CALL_HEADERS: Final = ("X-Request-Id", "Server-Timing", "Preference-Applied")
+_QUOTA_HEADERS: Final = ("RateLimit-Policy", "RateLimit")
+_CALL_HEADERS: Final = (
+    "X-Request-Id",
+    "Server-Timing",
+    "Preference-Applied",
+    "Headrace-Job-Id",
+    "Idempotent-Replayed",
+    *_QUOTA_HEADERS,
+)
 _TAGS: Final = (
     ("functions", "Calling functions and finding out about them."),
+    ("jobs", "Calls that were recorded in the ledger: their states, results and events."),
+    ("batches", "Many inputs accepted together: following, cancelling, results in order."),
     ("operation", "Health and measurements, for operators and their tools."),
     ("documents", "What you are reading, for humans and for programs."),
 )
 _DESCRIPTION: Final = """\
 Every function is one URL: `POST /fn/{name}` takes its input as JSON and answers with its output as JSON.
+With `Prefer: respond-async` the call becomes a job, which survives restarts and is followed under `/jobs`.
 
 Every error is an `application/problem+json` document (RFC 9457) with a stable `code`; each code has a page
 under `/problems/{code}`. Every GET also answers HEAD. `X-Request-Id` is taken over from the request, or made,
@@ -68,7 +85,7 @@ def build_document(
         "servers": [{"url": public_url.rstrip("/") or "/"}],
         "tags": [{"name": name, "description": description} for name, description in _TAGS],
         "security": [],
-        "paths": paths | _static_paths(),
+        "paths": paths | jobs_paths(sorted(manifests)) | batch_paths(manifests) | _static_paths(),
         "components": {
             "securitySchemes": {
                 "key": {
@@ -79,11 +96,13 @@ def build_document(
             },
             "parameters": PARAMETERS,
             "headers": HEADERS,
-            "responses": _problem_responses("call", CALL_PROBLEMS)
-            | _problem_responses("read", READ_PROBLEMS)
-            | _problem_responses("read-one", READ_ONE_PROBLEMS)
-            | _problem_responses("page", PAGE_PROBLEMS),
-            "schemas": dict(sorted(schemas.items())) | SCHEMAS,
+            "responses": problem_responses("call", CALL_PROBLEMS)
+            | problem_responses("read", READ_PROBLEMS)
+            | problem_responses("read-one", READ_ONE_PROBLEMS)
+            | JOB_RESPONSES
+            | BATCH_RESPONSES
+            | problem_responses("page", PAGE_PROBLEMS),
+            "schemas": dict(sorted(schemas.items())) | SCHEMAS | JOB_SCHEMAS | BATCH_SCHEMAS,
         },
     }
 
@@ -119,7 +138,14 @@ def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
                     "application/json": {"schema": {"$ref": f"#/components/schemas/{components['output']}"}}
                 },
             },
-            **_refer("call", CALL_PROBLEMS),
+            "202": {
+                **job_answer("The call is a job now; follow it at `Location`."),
+                "headers": {
+                    key: {"$ref": f"#/components/headers/{key}"}
+                    for key in (*ACCEPTED_HEADERS, *_QUOTA_HEADERS)
+                },
+            },
+            **refer("call", CALL_PROBLEMS),
         },
         "x-headrace": {
             "interface": manifest.interface,
@@ -136,6 +162,7 @@ def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
             "limits": {"input": manifest.limits.input, "output": manifest.limits.output},
             "attempts": manifest.attempts,
             "concurrency": manifest.concurrency,
+            "reserve": manifest.reserve,
             "pool": manifest.pool,
         },
     }
@@ -150,8 +177,8 @@ def _describe(operation: str, summary: str, *parameters: Json) -> Json:
         "security": [{"key": []}],
         "parameters": [*parameters, {"$ref": "#/components/parameters/X-Request-Id"}],
         "responses": {
-            "200": _ok("application/json", {"$ref": "#/components/schemas/Function"}, "The manifest."),
-            **_refer("read-one", READ_ONE_PROBLEMS),
+            "200": ok("application/json", {"$ref": "#/components/schemas/Function"}, "The manifest."),
+            **refer("read-one", READ_ONE_PROBLEMS),
         },
     }
 
@@ -162,16 +189,16 @@ def _static_paths() -> Json:
     functions = _describe("list_functions", "List the functions")
     functions["description"] = "Every function that is registered and not retired."
     functions["responses"] = {
-        "200": _ok("application/json", {"$ref": "#/components/schemas/FunctionList"}, "The functions."),
-        **_refer("read", READ_PROBLEMS),
+        "200": ok("application/json", {"$ref": "#/components/schemas/FunctionList"}, "The functions."),
+        **refer("read", READ_PROBLEMS),
     }
     problem = _page("show_problem", "What a problem means", code)
-    problem["responses"] |= _refer("page", PAGE_PROBLEMS)
+    problem["responses"] |= refer("page", PAGE_PROBLEMS)
     health = {"$ref": "#/components/schemas/Health"}
     readiness = {"$ref": "#/components/schemas/Readiness"}
     ready = _read("readyz", "operation", "Can it serve?", "application/json", readiness)
     ready["responses"]["503"] = {
-        **_ok("application/json", readiness, "Not ready; the body says what is missing."),
+        **ok("application/json", readiness, "Not ready; the body says what is missing."),
         "headers": {"Retry-After": {"$ref": "#/components/headers/Retry-After"}},
     }
     return {
@@ -203,44 +230,5 @@ def _read(operation: str, tag: str, summary: str, media_type: str, schema: Json)
         "operationId": operation,
         "tags": [tag],
         "summary": summary,
-        "responses": {"200": _ok(media_type, schema, summary)},
+        "responses": {"200": ok(media_type, schema, summary)},
     }
-
-
-def _ok(media_type: str, schema: Json, description: str) -> Json:
-    return {"description": description, "content": {media_type: {"schema": schema}}}
-
-
-def _by_status(codes: Iterable[str]) -> dict[int, list[str]]:
-    grouped: dict[int, list[str]] = {}
-    for code in codes:
-        grouped.setdefault(KINDS[code].status, []).append(code)
-    return grouped
-
-
-def _refer(group: str, codes: Iterable[str]) -> Json:
-    return {
-        str(status): {"$ref": f"#/components/responses/{group}-{status}"}
-        for status in sorted(_by_status(codes))
-    }
-
-
-def _problem_responses(group: str, codes: Iterable[str]) -> Json:
-    responses: Json = {}
-    for status, members in sorted(_by_status(codes).items()):
-        names = ["X-Request-Id"]
-        names += ["Retry-After"] * (status == 503)
-        names += ["WWW-Authenticate"] * (status == 401)
-        responses[f"{group}-{status}"] = {
-            "description": "\n".join(f"`{code}`: {KINDS[code].meaning}" for code in members),
-            "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
-            "content": {
-                MEDIA_TYPE: {
-                    "schema": {
-                        "$ref": "#/components/schemas/Problem",
-                        "properties": {"code": {"enum": members}, "status": {"const": status}},
-                    }
-                }
-            },
-        }
-    return responses

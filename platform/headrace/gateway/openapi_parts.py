@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.domain import WEIGHTS
 from headrace.gateway.problem_kinds import KINDS
 
 Json = dict[str, Any]
@@ -26,6 +27,15 @@ HEADERS: Final[Json] = {
         "required": True,
         "schema": {"type": "string"},
     },
+    "RateLimit-Policy": {
+        "description": "The quotas that the answer is under, as in draft-ietf-httpapi-ratelimit-headers: "
+        "calls per time (`rate`) where the owner of the key has such a quota, unfinished jobs (`jobs`).",
+        "schema": {"type": "string"},
+    },
+    "RateLimit": {
+        "description": "What is left of them, and after how many seconds there is more.",
+        "schema": {"type": "string"},
+    },
     "Server-Timing": {
         "description": "Milliseconds in the queue and in the function, as `queue;dur=, exec;dur=`.",
         "schema": {"type": "string"},
@@ -34,6 +44,19 @@ HEADERS: Final[Json] = {
         "description": "The part of `Prefer` that was honoured.",
         "schema": {"type": "string"},
     },
+    "Idempotent-Replayed": {
+        "description": "`true`: the call was made before under its `Idempotency-Key`; this is its answer.",
+        "schema": {"type": "string", "const": "true"},
+    },
+    "Location": {
+        "description": "The path of the job.",
+        "required": True,
+        "schema": {"type": "string", "format": "uri-reference"},
+    },
+    "Headrace-Job-Id": {
+        "description": "The job in the ledger; an answer on the direct path has none.",
+        "schema": {"type": "string", "format": "uuid"},
+    },
 }
 
 PARAMETERS: Final[Json] = {
@@ -41,7 +64,8 @@ PARAMETERS: Final[Json] = {
         "name": "Prefer",
         "in": "header",
         "description": "RFC 7240. `wait=N` holds the connection for at most N whole seconds; it only "
-        "shortens. Preferences that aren't known are ignored.",
+        "shortens. `respond-async` makes the call a job: 202 at once, or with `wait=N` when the job isn't "
+        "final after N seconds. Preferences that aren't known are ignored.",
         "schema": {"type": "string"},
         "example": "wait=10",
     },
@@ -51,6 +75,26 @@ PARAMETERS: Final[Json] = {
         "description": "Seconds within which the whole call has to be done; it only shortens.",
         "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 999_999_999},
         "example": 30,
+    },
+    "Idempotency-Key": {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "description": "draft-ietf-httpapi-idempotency-key-header: 1 to 255 visible ASCII characters, quoted "
+        "or bare, new for each call. However often the call is made with the same key and input, it is one "
+        "job with one outcome, and that is answered to all.",
+        "schema": {
+            "type": "string",
+            "pattern": r"""^(?:[!#-+\--~]{1,255}|"(?:[!#-\[\]-~]|\\["\\]){1,255}")$""",
+        },
+        "example": "8e03978e-40d5-43dd-bc93-6894a57f9324",
+    },
+    "Headrace-Priority": {
+        "name": "Headrace-Priority",
+        "in": "header",
+        "description": "How urgent a job is beside others of the function: each class has its share of "
+        "the starts. A call that doesn't become a job is checked for it, and not affected.",
+        "schema": {"type": "string", "enum": list(WEIGHTS)},
+        "example": "normal",
     },
     "X-Request-Id": {
         "name": "X-Request-Id",
@@ -130,7 +174,11 @@ SCHEMAS: Final[Json] = {
             "output_schema": {"type": "object", "description": "JSON Schema, draft 2020-12."},
             "attempts": {"type": "integer", "description": "How often it may be started for one call."},
             "concurrency": {"type": "integer", "description": "Calls that one process runs at once."},
-            "pool": {"type": "string", "description": "The group of runners that serves it."},
+            "reserve": {"type": "integer", "description": "Slots of each runner that only it may take."},
+            "pool": {
+                "type": "string",
+                "description": "The runners that serve it: their pool's name, or labels, `key=value,...`.",
+            },
             "examples": {"type": "array", "description": "Inputs."},
         },
     },
@@ -152,11 +200,16 @@ SCHEMAS: Final[Json] = {
     "Health": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
     "Readiness": {
         "type": "object",
-        "required": ["ready", "missing", "functions"],
+        "required": ["ready", "missing", "functions", "runners"],
         "properties": {
             "ready": {"type": "boolean"},
             "missing": {"type": "array", "items": {"type": "string"}, "description": "Why it isn't ready."},
             "functions": {"type": "object", "additionalProperties": _STATE},
+            "runners": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "The runners that calls can be sent to.",
+            },
         },
     },
 }

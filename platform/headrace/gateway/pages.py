@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from litestar import HttpMethod, Request, Response, route
+from litestar import HttpMethod, Response, route
 from litestar.params import FromPath
 from markupsafe import escape
 
@@ -18,6 +18,7 @@ from headrace.gateway.openapi import build_document
 from headrace.gateway.problem_kinds import KINDS
 from headrace.gateway.problems import Problem
 from headrace.gateway.reference import Reference, describe
+from headrace.gateway.requests import AnyRequest
 from headrace.gateway.templating import content_policy, environment
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 GetManifests = Callable[[], Mapping[str, Manifest]]
 GetFault = Callable[[Manifest], str]
-AnyRequest = Request[Any, Any, Any]
 
 _READ: Final = [HttpMethod.GET, HttpMethod.HEAD]
 _ORIGIN: Final = "http://origin.invalid"

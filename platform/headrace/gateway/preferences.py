@@ -7,9 +7,11 @@ Several header lines of one name are joined with `, ` before they come here (RFC
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from headrace.domain import WEIGHTS, Priority
 from headrace.gateway.problems import Problem
 from headrace.ids import uuid7
 
@@ -25,6 +27,9 @@ _QUALITY: Final = re.compile(rb"0?\.[0-9]{1,3}|0\.?|1(?:\.0{0,3})?")
 _WAIT: Final = re.compile(rb"[0-9]{1,9}")
 _SECONDS: Final = re.compile(rb"[0-9]{1,20}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?")
 _LONGEST_DEADLINE: Final = 1e9
+_KEY: Final = re.compile(rb'"((?:[\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"|([\x21\x23-\x2b\x2d-\x7e]+)')
+_LONGEST_KEY: Final = 255
+_PRIORITIES: Final[Mapping[bytes, Priority]] = {name.encode(): name for name in WEIGHTS}
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _JSON_TYPE: Final = re.compile(rb"application/(?:[!#$&^_.+a-z0-9-]+\+)?json")
 
@@ -33,6 +38,7 @@ _PLAIN_JSON: Final = frozenset(
 )
 _ANYTHING: Final = frozenset({b"*/*", b"application/json"})
 _SHOWN: Final = 80
+_LONGEST_TRACEPARENT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,36 @@ class Preferences:
 
 
 _NO_PREFERENCES: Final = Preferences()
+
+
+class Wishes(NamedTuple):
+    """What a call asks for, besides what its input says.
+
+    Args:
+        prefer: how it is to be answered.
+        deadline: its own total budget, in seconds.
+        idempotency_key: what stands for it, however often it is made.
+        priority: its class among its owner's jobs.
+    """
+
+    prefer: Preferences = _NO_PREFERENCES
+    deadline: float | None = None
+    idempotency_key: str | None = None
+    priority: Priority | None = None
+
+
+def wishes(headers: Mapping[bytes, bytes]) -> Wishes:
+    """All that a call's headers ask for.
+
+    Raises:
+        Problem: `malformed-header`.
+    """
+    return Wishes(
+        prefer(headers.get(b"prefer")),
+        deadline(headers.get(b"headrace-deadline")),
+        idempotency_key(headers.get(b"idempotency-key")),
+        priority(headers.get(b"headrace-priority")),
+    )
 
 
 def prefer(value: bytes | None) -> Preferences:
@@ -92,11 +128,50 @@ def deadline(value: bytes | None) -> float | None:
     return seconds
 
 
+def idempotency_key(value: bytes | None) -> str | None:
+    """The key of `Idempotency-Key`: quoted, as draft-ietf-httpapi-idempotency-key-header has it, or bare.
+
+    Both forms of a key are the same key. A bare one holds neither `"` nor `,`, which would make it several.
+
+    Raises:
+        Problem: `malformed-header`.
+    """
+    if value is None:
+        return None
+    match = _KEY.fullmatch(value.strip(b" \t"))
+    key = b"" if match is None else _ESCAPE.sub(rb"\1", match[1]) if match[2] is None else match[2]
+    if not 1 <= len(key) <= _LONGEST_KEY:
+        raise _malformed(
+            "Idempotency-Key",
+            f'it takes one key of 1 to {_LONGEST_KEY} visible ASCII characters, as in `"8e03978e"`',
+        )
+    return key.decode("ascii")
+
+
+def priority(value: bytes | None) -> Priority | None:
+    """The class of `Headrace-Priority`.
+
+    Raises:
+        Problem: `malformed-header`.
+    """
+    if value is None:
+        return None
+    found = _PRIORITIES.get(value.strip(b" \t").lower())
+    if found is None:
+        raise _malformed("Headrace-Priority", f"it takes {', '.join(f'`{name}`' for name in WEIGHTS)}")
+    return found
+
+
 def request_id(value: bytes | None) -> str:
     """The client's `X-Request-Id` where it is 1 to 128 visible ASCII characters, otherwise a new one."""
     if value is None or _REQUEST_ID.fullmatch(value) is None:
         return uuid7()
     return value.decode("ascii")
+
+
+def trace_of(headers: Mapping[bytes, bytes]) -> str:
+    """The `traceparent` that a runner is told, as far as one can be."""
+    return headers.get(b"traceparent", b"")[:_LONGEST_TRACEPARENT].decode("latin-1")
 
 
 def check_accept(value: bytes | None) -> None:

@@ -66,8 +66,15 @@ KINDS: Final[Mapping[str, Kind]] = {
     "forbidden": Kind(
         403,
         "The key does not allow this",
-        "The API key is valid but lacks the scope that this request needs.",
-        "Use a key with the scope that the detail names.",
+        "The API key is valid, but lacks the scope that this request needs, or may not call this function.",
+        "Use a key that has what the detail names; an operator makes keys with `headrace keys create`.",
+        headers=(("WWW-Authenticate", 'Bearer realm="headrace", error="insufficient_scope"'),),
+    ),
+    "priority-not-allowed": Kind(
+        403,
+        "The priority is not allowed",
+        "The `Headrace-Priority` is above the highest that the owner of the key may ask for.",
+        "Ask for what the detail names, or for less; an operator sets what an owner may ask for.",
         headers=(("WWW-Authenticate", 'Bearer realm="headrace", error="insufficient_scope"'),),
     ),
     "unknown-function": Kind(
@@ -75,6 +82,18 @@ KINDS: Final[Mapping[str, Kind]] = {
         "No such function",
         "No function of this name has been registered.",
         "`GET /fn` lists the functions; a function appears when a runner that serves it starts.",
+    ),
+    "unknown-job": Kind(
+        404,
+        "No such job",
+        "None of your jobs has this id.",
+        "Compare the id with the `Location` of the 202 answer; `GET /jobs` lists your jobs.",
+    ),
+    "unknown-batch": Kind(
+        404,
+        "No such batch",
+        "None of your batches has this id.",
+        "Compare the id with the `Location` of the 202 answer; `GET /batches` lists your batches.",
     ),
     "not-found": Kind(
         404,
@@ -97,9 +116,40 @@ KINDS: Final[Mapping[str, Kind]] = {
     "request-timeout": Kind(
         408,
         "The body did not arrive in time",
-        "The body came too slowly: it may take 30 seconds, or longer at 64 KiB a second. "
-        "The function was not started.",
+        "The body came too slowly: it may take 30 seconds, or longer at 64 KiB a second, "
+        "that of a batch at 512 KiB a second. The function was not started.",
         "Send the request again, over a faster connection or with less in one call.",
+    ),
+    "not-finished": Kind(
+        409,
+        "It is not finished yet",
+        "The job has no result yet, or the batch has jobs that aren't finished.",
+        "Ask again after `Retry-After` seconds, or wait for it with `GET /jobs/{id}` and `Prefer: wait=N`.",
+        retry_after=2,
+    ),
+    "no-result": Kind(
+        409,
+        "The job has no result",
+        "The job ended without a result; `error` says why.",
+        "Nothing will come: make the call again if its error may pass.",
+    ),
+    "already-finished": Kind(
+        409,
+        "The job is already finished",
+        "The job had ended before it could be cancelled.",
+        "`GET /jobs/{id}` says how it ended.",
+    ),
+    "not-retryable": Kind(
+        409,
+        "The job cannot be retried",
+        "Only a job that failed, expired or was cancelled can be retried.",
+        "`GET /jobs/{id}` says how it stands; make another call if it is wanted once more.",
+    ),
+    "job-cancelled": Kind(
+        409,
+        "The job was cancelled",
+        "The job was cancelled while its result was awaited.",
+        "Make the call again if its result is wanted after all.",
     ),
     "function-retired": Kind(
         410,
@@ -107,11 +157,19 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The function existed and was retired by an operator; it will not come back by itself.",
         "Stop calling it; `GET /fn` lists what there is.",
     ),
+    "result-expired": Kind(
+        410,
+        "The result has expired",
+        "The job succeeded, but its result was not kept any longer.",
+        "Fetch results in time: how long they are kept is the operator's `HEADRACE_RESULT_TTL`.",
+    ),
     "payload-too-large": Kind(
         413,
         "The body is too large",
-        "The body is over the function's input limit. It was not read to its end.",
-        "Send less in one call; `GET /fn/{name}` gives the limit in bytes.",
+        "The body is over the function's input limit, or a batch has an input that is, or a body over the "
+        "operator's limit for batches. It was not read to its end.",
+        "Send less in one call, or in one batch: the detail names the limit in bytes. That of an input is in "
+        "`GET /fn/{name}`, that of a batch is the operator's `HEADRACE_BATCH_BYTES`.",
     ),
     "unsupported-media-type": Kind(
         415,
@@ -123,8 +181,22 @@ KINDS: Final[Mapping[str, Kind]] = {
     "invalid-input": Kind(
         422,
         "The input is not valid",
-        "The body is JSON, but no input of this function. `errors` lists each fault with its JSON Pointer.",
+        "The body is JSON, but no input of this function, or no batch that could ever be accepted. `errors` "
+        "lists each fault with its JSON Pointer.",
         "Correct the input; the function's schema is in `GET /fn/{name}` and in the API reference.",
+    ),
+    "key-conflict": Kind(
+        422,
+        "The idempotency key stands for another call",
+        "A call of the same function was made under this `Idempotency-Key`, with another input.",
+        "Send the first input to get its answer, or use a new key for a new call.",
+    ),
+    "quota-exceeded": Kind(
+        429,
+        "The quota is used up",
+        "The owner of the key is at its quota, of calls per second or of unfinished jobs.",
+        "Try again after `Retry-After` seconds, and send less at once; an operator sets quotas.",
+        retry_after=2,
     ),
     "function-failed": Kind(
         500,
@@ -150,12 +222,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The platform itself failed; the cause is in its log, under the request id.",
         "Give the request id to an operator.",
     ),
-    "idempotency-not-supported": Kind(
-        501,
-        "Idempotency keys are not supported yet",
-        "The request carries an `Idempotency-Key`, which this version cannot honour.",
-        "Leave the header out; the call is refused rather than run without the promise.",
-    ),
     "worker-lost": Kind(
         502,
         "The process that ran the call was lost",
@@ -180,9 +246,20 @@ KINDS: Final[Mapping[str, Kind]] = {
     "busy": Kind(
         503,
         "No room for the call now",
-        "Every slot is taken, and the call could not start within the wait that is allowed.",
-        "Try again after `Retry-After` seconds.",
+        "Every slot is taken, and the call could not start within the wait that is allowed. Functions that "
+        "are not async share one slot in each executor: a long call or job of one of them keeps it. Or the "
+        "gateway takes as many batches, or as large ones, as it can.",
+        "Try again after `Retry-After` seconds. What needn't be answered at once can be a job, which waits "
+        "for its turn: `Prefer: respond-async`. More slots are the operator's to give: `HEADRACE_EXECUTORS`.",
         retry_after=1,
+    ),
+    "backlog-full": Kind(
+        503,
+        "Too many jobs wait",
+        "As many jobs of the function wait as may wait, or what waits costs too much or has waited too long; "
+        "the job was not accepted.",
+        "Try again after `Retry-After` seconds.",
+        retry_after=5,
     ),
     "database-unavailable": Kind(
         503,
@@ -195,8 +272,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         504,
         "The answer did not come while the connection could be held",
         "The call was still running when the time for which a connection may be held ended, and was stopped.",
-        "Send less in one call. More time is for the function's developer to give (`sync` in its budget), "
-        "up to the operator's `HEADRACE_MAX_HOLD`; `Prefer: wait=N` only shortens it.",
+        "Send less in one call, or make it a job: `Prefer: respond-async`. More time is for the function's "
+        "developer to give (`sync` in its budget), up to the operator's `HEADRACE_MAX_HOLD`; "
+        "`Prefer: wait=N` only shortens it.",
     ),
     "soft-limit-exceeded": Kind(
         504,
@@ -209,6 +287,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The call passed its hard limit",
         "The function ran longer than its hard limit, and the process that ran it was stopped.",
         "Send less in one call, or ask the function's developer for a larger budget.",
+    ),
+    "queue-deadline-exceeded": Kind(
+        504,
+        "The job could not start in time",
+        "The job had not been started when the time for which it may wait ended; it was never executed.",
+        "Call again when there is less to do, or ask the function's developer for a larger `queue` budget.",
     ),
     "deadline-exceeded": Kind(
         504,

@@ -13,7 +13,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from headrace.errors import DatabaseUnavailable, InvalidInput, InvalidOutput
+from headrace.errors import DatabaseBusy, DatabaseUnavailable, InvalidInput, InvalidOutput
 from headrace.gateway.problem_kinds import KINDS
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -120,7 +120,7 @@ def to_problem(error: Exception) -> Problem:
             )
         case InvalidOutput():
             return Problem("invalid-output")
-        case DatabaseUnavailable():
+        case DatabaseUnavailable() | DatabaseBusy():
             return Problem("database-unavailable")
         case _:
             return Problem("internal-error")

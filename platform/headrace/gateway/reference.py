@@ -85,10 +85,6 @@ _STANDARD_HEADERS: Final = (
     Parameter("Content-Type", "application/json", "Needed: this, or a `+json` type; UTF-8, uncompressed."),
     Parameter("Accept", "application/json", "Where it is sent, it must allow `application/json`."),
 )
-# Not offered to programs, which would only get a 501.
-_REFUSED_HEADER: Final = Parameter(
-    "Idempotency-Key", "", "Not supported yet: 501, so that nobody relies on it."
-)
 
 
 def describe(document: Json) -> Reference:
@@ -105,7 +101,7 @@ def describe(document: Json) -> Reference:
         Parameter(one["name"], str(one["example"]), one["description"])
         for one in components["parameters"].values()
     ]
-    parameters = [*_STANDARD_HEADERS, *own, _REFUSED_HEADER]
+    parameters = [*_STANDARD_HEADERS, *own]
     return Reference(document["info"]["description"], functions, routes, parameters, KINDS)
 
 

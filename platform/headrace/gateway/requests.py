@@ -4,26 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import structlog
+from litestar import Request, Response
 
 from headrace.gateway import preferences
+from headrace.gateway.exchange import wanted_headers
 
 if TYPE_CHECKING:
-    from litestar import Request
     from litestar.types import ASGIApp, Receive, Scope, Send
+
+AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 access: Any = structlog.get_logger("access")
 
 _REQUEST_ID = "headrace.request_id"
+_IS_HEAD = "headrace.is_head"
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked each second, and worth no line
 
 
-def request_id_of(request: Request[Any, Any, Any]) -> str:
+def request_id_of(request: AnyRequest) -> str:
     """The id that `Requests` gave to a request; a call that Litestar refuses by itself has none yet."""
     given = cast("Any", request.scope).get(_REQUEST_ID)
     return given or preferences.request_id(request.headers.get("x-request-id", "").encode("latin-1"))
+
+
+def is_head(request: AnyRequest) -> bool:
+    """Whether the client asked by HEAD, for a handler whose content has no end of its own."""
+    return bool(cast("Any", request.scope).get(_IS_HEAD))
+
+
+def root_of(request: AnyRequest) -> str:
+    """What the proxy has taken from the front of the path."""
+    return str(cast("Any", request.scope).get("root_path", ""))
+
+
+def headers_of(request: AnyRequest) -> dict[bytes, bytes]:
+    """The headers that matter."""
+    return wanted_headers(cast("Any", request.scope)["headers"])
+
+
+def json_answer(body: bytes, status: int, headers: dict[str, str]) -> Response[bytes]:
+    """An answer in JSON."""
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 class Requests:
@@ -62,7 +86,8 @@ class Requests:
             await send(message)
 
         # RFC 9110, section 9.3.2: HEAD is GET without the content.
-        inner = {**scope, _REQUEST_ID: request_id, "method": "GET" if method == "HEAD" else method}
+        inner = {**scope, _REQUEST_ID: request_id, _IS_HEAD: method == "HEAD"}
+        inner["method"] = "GET" if method == "HEAD" else method
         await self._app(cast("Any", inner), receive, pass_on)
         if path not in _QUIET:
             access.info(

@@ -39,10 +39,11 @@ _LONGEST_PAUSE_S = 2.0
 class Serving:
     """One function on one runner: what admission weighs.
 
-    `load` is what the runner last reported, corrected by what this gateway has sent and got back since.
+    `load` is what the runner last reported, corrected by what this gateway has sent and got back since;
+    `mean_s` is how long one execution takes there, and 0 while nobody knows.
     """
 
-    __slots__ = ("degraded", "interface", "link", "load", "slots")
+    __slots__ = ("degraded", "interface", "link", "load", "mean_s", "slots")
 
     def __init__(self, link: RunnerLink, interface: str, slots: int, degraded: str) -> None:
         self.link = link
@@ -50,6 +51,7 @@ class Serving:
         self.slots = max(1, slots)
         self.degraded = degraded
         self.load = 0
+        self.mean_s = 0.0
 
 
 class RunnerLink:
@@ -146,6 +148,7 @@ class RunnerLink:
         for function, serving in self.services.items():
             serving.load = state.loads.get(function, serving.load)
             serving.degraded = state.degraded.get(function, "")
+            serving.mean_s = state.means.get(function, serving.mean_s)
         if state.draining and not self._leaving:
             self._leaving = True
             self._links.changed()
@@ -163,6 +166,8 @@ class RunnerLink:
             try:
                 await self._live()
                 failures = 0
+                if self._leaving:
+                    return  # a runner's id doesn't come back
             except (OSError, LinkError, SettingsError) as error:
                 failures += 1
                 if failures == 1:
@@ -205,8 +210,9 @@ class RunnerLink:
         self.services = {}
         pending, self._pending = self._pending, {}
         for call in pending.values():
-            # Whether it had started isn't known unless the runner said so: it counts as a start.
-            call.deliver(Lost(call.frame.job_id, call.frame.attempt, charged=True))
+            # Whether it had started isn't known unless the runner said so: it counts as a start. But nothing
+            # says that it was the reason: its next start needn't be alone.
+            call.deliver(Lost(call.frame.job_id, call.frame.attempt, charged=True, suspect=False))
         if self._leaving:
             log.info("runner %s has left", self.info.runner_id)
         else:
@@ -269,7 +275,11 @@ class RunnerLinks:
 
     def count(self) -> int:
         """Links that are up."""
-        return sum(link.is_up for link in self._links.values())
+        return len(self.ids())
+
+    def ids(self) -> list[str]:
+        """The runners that calls can be sent to, sorted."""
+        return sorted(runner_id for runner_id, link in self._links.items() if link.is_up)
 
     def close(self) -> None:
         """End all links."""

@@ -68,11 +68,30 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
         gc.freeze()  # what lives as long as the process needn't be looked at again and again
         host, port = listening.getsockname()[:2]
         log.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        server = _Server(config, gateway)
+        broken = asyncio.create_task(gateway.broken())
+        broken.add_done_callback(lambda _: setattr(server, "should_exit", True))
         try:
-            await uvicorn.Server(config).serve(sockets=[listening])
+            await server.serve(sockets=[listening])
+            if broken.done():
+                await broken
         finally:
+            broken.cancel()
             await gateway.stop()
             logs.flush()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's, which waits for open answers before it ends; those that wait for jobs could take long."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn."""
+        self._gateway.drain()
+        await super().shutdown(sockets)
 
 
 def _ignored(_number: int, _frame: FrameType | None) -> None:

@@ -51,19 +51,22 @@ class Pong(_Frame, tag="PONG"):
 
     `draining`, which a runner also says unasked, means that it leaves: the gateway sends it no more calls,
     and ends the link when those that it has sent are answered. `degraded` has the reason for each function
-    that the runner can't run at present, and is said unasked when that changes.
+    that the runner can't run at present, and is said unasked when that changes. `means` has the mean
+    execution time, in seconds, of each function that has run.
     """
 
     loads: dict[str, int] = {}
     draining: bool = False
     degraded: dict[str, str] = {}
+    means: dict[str, float] = {}
 
 
 class Call(_Frame, tag="CALL"):
     """Gateway: execute this. `job_id` is minted by the gateway and names the call on every link.
 
     `attempt` is the number of this start, `remaining_ms` what is left until the deadline, `wait_ms` how
-    long the call may wait for its start here.
+    long the call may wait for its start here. `alone`: an earlier start was lost with its process, so nothing
+    may run beside this one.
     """
 
     job_id: str
@@ -78,6 +81,7 @@ class Call(_Frame, tag="CALL"):
     traceparent: str = ""
     digest: bytes = b""
     key: str = ""
+    alone: bool = False
 
 
 class Refused(_Frame, tag="REFUSED"):
@@ -152,12 +156,17 @@ class Error(_Frame, tag="ERROR"):
 
 
 class Lost(_Frame, tag="LOST"):
-    """Runner: the executor died under the call and nothing is recorded. `charged`: the start counts."""
+    """Runner: the executor died under the call and nothing is recorded. `charged`: the start counts.
+
+    `suspect`: the call may be the reason that its process ended, so its next start is alone. False where it
+    never ran there, or where something else is known to have ended it.
+    """
 
     job_id: str
     attempt: int
     charged: bool
     load: int = 0
+    suspect: bool = True
 
 
 class Duplicate(_Frame, tag="DUPLICATE"):

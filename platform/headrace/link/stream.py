@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
@@ -91,6 +93,14 @@ class FrameStream(asyncio.Protocol, Generic[FrameT]):
     def is_open(self) -> bool:
         """Whether frames can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def unread(self) -> bool:
+        """Whether the other side hasn't read all that was sent; where it is a process of this machine."""
+        if self._transport is None:
+            return False
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        return any(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
 
     # ------------------------------------------------------------------ receiving
 

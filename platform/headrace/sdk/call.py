@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.errors import CallStopped, DeclarationError
 
@@ -15,6 +17,9 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
+_LONGEST_MESSAGE: Final = 500
+
+
 class Call:
     """One attempt at a call. Its methods may be used from any thread.
 
@@ -22,12 +27,21 @@ class Call:
         job_id: the call's id, also when it isn't in the ledger.
         attempt: which start this is, from 1.
         soft_at: when `check` begins to raise, on the clock of `time.monotonic`.
-        deadline_at: when the attempt is killed, on the same clock.
+        deadline_at: its deadline, or its hard limit where that is earlier, on the same clock.
         report: takes progress; None drops it.
         look_up: called by `check` first, where news of a stop must be fetched.
     """
 
-    __slots__ = ("_deadline_at", "_look_up", "_report", "_soft_at", "_stopped", "attempt", "job_id")
+    __slots__ = (
+        "_deadline_at",
+        "_look_up",
+        "_report",
+        "_soft_at",
+        "_stopped",
+        "_told_in",
+        "attempt",
+        "job_id",
+    )
 
     def __init__(
         self,
@@ -46,9 +60,13 @@ class Call:
         self._report = report
         self._look_up = look_up
         self._stopped = False
+        self._told_in = 0
 
     def remaining(self) -> float:
-        """Seconds until this attempt is killed; 0 when that is due."""
+        """Seconds until nobody wants the result: until the deadline, or the hard limit if that is earlier.
+
+        0 from then on. At its hard limit the attempt is killed; at its deadline it is asked to end.
+        """
         return max(0.0, self._deadline_at - time.monotonic())
 
     def check(self) -> None:
@@ -60,8 +78,10 @@ class Call:
         if self._look_up is not None and not self._stopped:
             self._look_up()
         if self._stopped:
+            self._told_in = threading.get_ident()
             raise CallStopped("the call was cancelled")
         if time.monotonic() >= min(self._soft_at, self._deadline_at):
+            self._told_in = threading.get_ident()
             raise CallStopped("the call has used up its soft limit")
 
     def progress(self, fraction: float, message: str = "") -> None:
@@ -69,15 +89,15 @@ class Call:
 
         Args:
             fraction: the share that is done, 0 to 1.
-            message: what is being done, for people.
+            message: what is being done, for people; its first 500 characters are kept.
 
         Raises:
+            TypeError: the fraction isn't a real number, or the message isn't text.
             ValueError: the fraction is outside 0 to 1.
         """
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"fraction must be 0 to 1, not {fraction!r}")
+        share, words = _share(fraction), _words(message)
         if self._report is not None:
-            self._report(float(fraction), message)
+            self._report(share, words)
 
     def invoke(self, function: Function[In, Out], input: In) -> Coroutine[Any, Any, Out]:  # noqa: A002 - the platform's word
         """Call another function from inside this one.
@@ -94,6 +114,27 @@ class Call:
         """Whether the call has been marked as cancelled."""
         return self._stopped
 
+    @property
+    def told_in(self) -> int:
+        """The thread in which `check` has raised last; 0 when it hasn't."""
+        return self._told_in
+
     def stop(self) -> None:
         """Mark the call as cancelled: the next `check` raises."""
         self._stopped = True
+
+
+def _share(fraction: object) -> float:
+    if isinstance(fraction, bool) or not isinstance(fraction, Real):
+        raise TypeError(f"fraction must be a real number from 0 to 1, not {type(fraction).__name__}")
+    number: Any = fraction
+    if not 0 <= number <= 1:  # as NaN isn't
+        raise ValueError(f"fraction must be 0 to 1, not {fraction!r}")
+    return float(number)
+
+
+def _words(message: object) -> str:
+    if not isinstance(message, str):
+        raise TypeError(f"message must be a str, not {type(message).__name__}")
+    # A file's name may hold lone surrogates, which can't be sent.
+    return message[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()

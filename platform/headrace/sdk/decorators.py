@@ -12,7 +12,7 @@ import msgspec
 from headrace.domain import Batch, Manifest
 from headrace.sdk.bytecode import fingerprint
 from headrace.sdk.functions import Function
-from headrace.sdk.options import FunctionOptions, Options, check_function_name, read_options
+from headrace.sdk.options import FunctionOptions, Options, check_function_name, check_reserve, read_options
 from headrace.sdk.places import Place, caller
 from headrace.sdk.signature import Signature, read_signature
 
@@ -115,6 +115,7 @@ def _declare(
     from headrace.sdk.contract import Contract  # noqa: PLC0415 - pydantic loads with the first declaration
 
     name = check_function_name(fn.__name__ if options.name is None else options.name, place)
+    check_reserve(options, place, is_async=inspect.iscoroutinefunction(fn))
     signature = read_signature(fn, place, names)
     contract: Contract[Any, Any] = Contract(signature.input_type, signature.output_type, place)
     contract.check_cost(options.cost, place)
@@ -146,6 +147,7 @@ def _manifest(
         cost=options.cost,
         pool=options.pool,
         examples=contract.checked_examples(options.examples, place),
+        reserve=options.reserve,
     )
     loaders = [cast("FunctionType", model.loader) for model in signature.models.values()]
     return msgspec.structs.replace(manifest, revision=short_hash([manifest, fingerprint(fn, *loaders)]))

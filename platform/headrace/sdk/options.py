@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypedDict
 
+from headrace import pools
 from headrace.domain import LANE_NAME, Budget, Cost, Limits
 from headrace.sdk.places import Place
 
 MAX_ATTEMPTS: Final = 20
+MAX_RESERVE: Final = 64
 
 
 class FunctionOptions(TypedDict, total=False):
@@ -21,8 +23,8 @@ class FunctionOptions(TypedDict, total=False):
     concurrency: bodies at once in one executor, 1 by default.
     cost: what an input costs, as data.
     openai: the OpenAI route that the function serves.
-    reserve: slots kept for it.
-    pool: the runners that serve it.
+    reserve: slots of each runner that nothing but this function may take, 0 by default.
+    pool: the runners that serve it, by the name of their pool or by labels, `key=value,key=value`.
     name: its name in URLs, the Python function's by default.
     examples: inputs that work, shown to callers.
     """
@@ -50,7 +52,7 @@ class Options:
     cost: Cost = field(default_factory=Cost)
     openai: str | None = None
     reserve: int = 0
-    pool: str = "default"
+    pool: str = pools.DEFAULT
     name: str | None = None
     examples: Sequence[Any] = ()
 
@@ -69,32 +71,44 @@ def read_options(given: FunctionOptions, place: Place) -> Options:
         value = getattr(options, name)
         if not isinstance(value, expected):
             raise place.error(name, f"must be a {expected.__name__}, not {value!r}")
-    _check_count("attempts", options.attempts, MAX_ATTEMPTS, place)
-    _check_count("concurrency", options.concurrency, 10_000, place)
-    _check_name("pool", options.pool, place)
-    if options.pool != "default":
-        raise place.not_yet("a pool other than 'default'")
+    _check_count("attempts", options.attempts, 1, MAX_ATTEMPTS, place)
+    _check_count("concurrency", options.concurrency, 1, 10_000, place)
+    _check_count("reserve", options.reserve, 0, MAX_RESERVE, place)
     if options.openai is not None:
         raise place.not_yet("openai=")
-    if options.reserve:
-        raise place.not_yet("reserve=")
-    return options
+    return replace(options, pool=_pool(options.pool, place))
+
+
+def check_reserve(options: Options, place: Place, *, is_async: bool) -> None:
+    """Refuse a reserve where nobody else could take the function's slots.
+
+    Raises:
+        DeclarationError: the function is async, or its concurrency is over 1.
+    """
+    if options.reserve and (is_async or options.concurrency > 1):
+        why = "is async" if is_async else f"has a concurrency of {options.concurrency}"
+        raise place.error("reserve", f"the function {why}, so it has slots of its own: leave out reserve=")
 
 
 def check_function_name(name: object, place: Place) -> str:
     """The name, if it can be a lane's."""
-    _check_name("name", name, place)
-    return str(name)
-
-
-def _check_name(field: str, value: object, place: Place) -> None:
-    if not isinstance(value, str) or LANE_NAME.fullmatch(value) is None:
+    if not isinstance(name, str) or LANE_NAME.fullmatch(name) is None:
         raise place.error(
-            field,
-            f"{value!r} is not allowed: 1 to 40 characters, a to z, 0 to 9, - and _, with a letter first",
+            "name",
+            f"{name!r} is not allowed: 1 to 40 characters, a to z, 0 to 9, - and _, with a letter first",
         )
+    return name
 
 
-def _check_count(field: str, value: object, largest: int, place: Place) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        raise place.error(field, f"must be a whole number from 1 to {largest:,}, not {value!r}")
+def _pool(value: object, place: Place) -> str:
+    if not isinstance(value, str):
+        raise place.error("pool", f"must be a text, not {value!r}")
+    try:
+        return pools.read_wish(value)
+    except ValueError as error:
+        raise place.error("pool", str(error)) from None
+
+
+def _check_count(field: str, value: object, least: int, largest: int, place: Place) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
+        raise place.error(field, f"must be a whole number from {least} to {largest:,}, not {value!r}")

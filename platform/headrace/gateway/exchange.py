@@ -1,0 +1,161 @@
+"""One call's request and answer, as plain ASGI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.gateway.metrics import FunctionMetrics
+from headrace.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from litestar.types import Receive, Send
+
+_WANTED = frozenset(
+    {
+        b"accept",
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"headrace-deadline",
+        b"headrace-priority",
+        b"idempotency-key",
+        b"prefer",
+        b"traceparent",
+        b"x-request-id",
+    }
+)
+_REPLAYED = (b"idempotent-replayed", b"true")
+
+
+class ClientLeft(Exception):
+    """The client closed its connection; nobody is left to answer."""
+
+
+class Course(Protocol):
+    """What the access line tells of a call that was accepted."""
+
+    @property
+    def job_id(self) -> str:
+        """Its name on links and in the ledger."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """The number of its last start."""
+        ...
+
+    @property
+    def queue_ms(self) -> float:
+        """How long the last start waited."""
+        ...
+
+    @property
+    def exec_ms(self) -> float:
+        """How long it ran."""
+        ...
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and what became of it.
+
+    Args:
+        is_replay: another call of the same idempotency key came first, and this one joins it.
+    """
+
+    headers: dict[bytes, bytes]
+    job_id: str
+    request_id: str
+    receive: Receive
+    send: Send
+    metrics: FunctionMetrics
+    root: str = ""
+    course: Course | None = None
+    function: str = ""
+    owner: str = ""
+    bytes_in: int = 0
+    applied: bytes = b""
+    quota: tuple[tuple[bytes, bytes], ...] = ()
+    is_replay: bool = False
+    status: int = 0
+    code: str = ""
+
+    async def read_body(self, limit: int) -> bytes:
+        """The whole body, refused as soon as it is known to be over the limit or to come too slowly.
+
+        Raises:
+            Problem: `payload-too-large` or `request-timeout`.
+            ClientLeft: the client is gone.
+        """
+        declared = self.headers.get(b"content-length")
+        if declared is not None and int(declared) > limit:
+            raise _too_large(limit)
+        chunks: list[bytes] = []
+        while True:
+            message: Any = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            chunks.append(message.get("body", b""))
+            self.bytes_in += len(chunks[-1])
+            if self.bytes_in > limit:
+                raise _too_large(limit)
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            if not chunks[-1]:  # `Connection` says so: the rest has been too long in coming
+                raise Problem("request-timeout", headers={"Connection": "close"})
+
+    async def answer(self, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
+        """Send an answer in JSON, with these headers and those that every answer has."""
+        self.status = status
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", self.request_id.encode("ascii")),
+            *self.quota,
+            *more,
+        ]
+        if self.applied:
+            headers.append((b"preference-applied", self.applied))
+        if self.is_replay:
+            headers.append(_REPLAYED)
+        await self._send(headers, body)
+
+    async def refuse(self, problem: Problem, public_url: str) -> None:
+        """Send a problem."""
+        self.code = problem.code
+        self.status, headers, body = problem.asgi(public_url, self.request_id)
+        headers += self.quota
+        if self.is_replay:
+            headers.append(_REPLAYED)
+        await self._send(headers, body)
+
+    async def _send(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        send: Any = self.send
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def wanted_headers(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The headers that matter to calls; lines of one name are joined (RFC 9110, section 5.3)."""
+    found: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        if name in _WANTED:
+            found[name] = found[name] + b", " + value if name in found else value
+    return found
+
+
+def server_timing(queue_ms: float, exec_ms: float) -> tuple[bytes, bytes]:
+    """The header that tells how long a call waited and ran."""
+    return b"server-timing", b"queue;dur=%.3f, exec;dur=%.3f" % (queue_ms, exec_ms)
+
+
+def _too_large(limit: int) -> Problem:
+    # The rest of the body isn't read, so the connection can't be used again.
+    return Problem(
+        "payload-too-large",
+        f"The body is over the function's limit of {limit} bytes.",
+        headers={"Connection": "close"},
+        limit=limit,
+    )

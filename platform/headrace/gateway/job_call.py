@@ -1,0 +1,275 @@
+"""Calls that become jobs: by `Prefer: respond-async`, or by an `Idempotency-Key`.
+
+A key and the job that it stands for are recorded in one transaction before anything is executed. Whoever
+makes the call again joins that job, as it is answered to the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from headrace.admission import span
+from headrace.database import Database
+from headrace.domain import FINAL, WEIGHTS, Manifest
+from headrace.errors import DatabaseError
+from headrace.gateway import job_view, preferences
+from headrace.gateway.directory import Directory
+from headrace.gateway.exchange import ClientLeft, Exchange, server_timing
+from headrace.gateway.outage import require_postgres
+from headrace.gateway.preferences import Wishes
+from headrace.gateway.problems import Problem
+from headrace.gateway.quotas import Headers, jobs_headers
+from headrace.gateway.refusals import conflict, refused
+from headrace.gateway.submitter import Submitter
+from headrace.gateway.waking import Watch, Watcher
+from headrace.keys import KeyRow
+from headrace.ledger import reading, submission
+from headrace.ledger.reading import Job
+from headrace.ledger.retrying import bounds_of
+from headrace.ledger.submission import NewJob, Receipt
+from headrace.settings import Settings
+
+_sorted_json = msgspec.json.Encoder(order="deterministic").encode
+_ACCEPTED: Final = frozenset({"accepted", "replayed"})
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+@dataclass(slots=True)
+class JobCall:
+    """A call that is to be a job, and how it went.
+
+    Args:
+        new: what the ledger is given.
+        hold: how long its client waits for the end.
+        is_async: it is answered with the job where it isn't waited for, final or not.
+        joined: the job that its idempotency key stands for, where that is another call's.
+    """
+
+    new: NewJob
+    hold: float
+    is_async: bool
+    joined: str | None = None
+    attempt: int = 0
+    queue_ms: float = 0.0
+    exec_ms: float = 0.0
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job that stands for it."""
+        return self.joined or self.new.job_id
+
+    def forget_input(self) -> None:
+        """Its job is in the ledger, and a wait for it may be long: many large inputs would pile up."""
+        self.new = msgspec.structs.replace(self.new, input=b"")
+
+    def note(self, job: Job) -> None:
+        """Keep what the ledger tells of its times."""
+        self.attempt = job.attempt
+        self.queue_ms, self.exec_ms = job.waited_s * 1000, job.execution_s * 1000
+
+
+class JobCalls:
+    """Submits calls as jobs and answers them.
+
+    Args:
+        settings: the gateway's.
+        directory: where runners were seen.
+        submitter: the way into the ledger.
+        watcher: who hears of a job's end.
+        database: the ledger's.
+        database_away: seconds since Postgres last answered.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: Directory,
+        submitter: Submitter,
+        watcher: Watcher,
+        database: Database,
+        database_away: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._submitter = submitter
+        self._watcher = watcher
+        self._database = database
+        self._database_away = database_away
+
+    def prepare(
+        self,
+        exchange: Exchange,
+        manifest: Manifest,
+        content: tuple[bytes, Any],
+        key: KeyRow,
+        wishes: Wishes,
+    ) -> JobCall:
+        """A call whose input was checked, ready to be submitted.
+
+        Args:
+            exchange: the request.
+            manifest: the function's.
+            content: the input as it came, and decoded.
+            key: the caller's.
+            wishes: what it asked for.
+        """
+        prefer, settings = wishes.prefer, self._settings
+        budget = manifest.budget
+        total = budget.total if wishes.deadline is None else min(budget.total, wishes.deadline)
+        if prefer.respond_async:
+            hold = min(prefer.wait or 0, settings.max_hold)
+            exchange.applied = b"respond-async" + (b", " + exchange.applied if exchange.applied else b"")
+        else:
+            # Not up to its own deadline: that ends the job, and the end of the job is the answer.
+            hold = span(budget, wait=prefer.wait, deadline=None, max_hold=settings.max_hold).hold
+        body, value = content
+        return JobCall(
+            NewJob(
+                job_id=exchange.job_id,
+                owner_id=key.owner_id,
+                key_id=key.key_id,
+                function=manifest.name,
+                interface=manifest.interface,
+                input=body,
+                digest=digest_of(value),
+                cost=manifest.cost.of(value),
+                attempts=manifest.attempts,
+                queue_s=min(budget.queue, total),
+                total_s=total,
+                **msgspec.structs.asdict(bounds_of(settings, key.most_outstanding)),
+                weight=weight_of(wishes, key),
+                idempotency_key=wishes.idempotency_key,
+                request_id=exchange.request_id,
+                traceparent=preferences.trace_of(exchange.headers),
+                waiter=self._watcher.gateway_id if hold > 0 else None,
+            ),
+            hold,
+            prefer.respond_async,
+        )
+
+    async def answer(self, exchange: Exchange, call: JobCall) -> None:
+        """Submit it, and answer: within the wait with what became of it, else 202.
+
+        Raises:
+            Problem: the job wasn't accepted, or ended without a result.
+            ClientLeft: the client is gone; the job goes on.
+        """
+        require_postgres(self._database_away())
+        receipt = job = None
+        if not self._directory.was_served(call.new.function, call.new.interface, call.new.queue_s):
+            await self._recall(call)
+        elif call.hold > 0:
+            with self._watcher.watch(call.new.job_id) as watch:
+                receipt = await self._submit(call)
+                if call.joined is None:
+                    job = await self._awaited(watch, None, exchange, call)
+        else:
+            receipt = await self._submit(call)
+        if call.joined is not None:
+            job = await self._join(exchange, call)
+        if job is not None:
+            call.note(job)
+            if (call.hold > 0 or not call.is_async) and await self._answer_final(exchange, call, job):
+                return
+            body = job_view.encode_job(job, exchange.root)
+        else:
+            assert receipt is not None
+            body = job_view.encode_accepted(call.new, receipt, exchange.root)
+        await exchange.answer(
+            202,
+            body,
+            (b"location", job_view.job_url(exchange.root, call.job_id).encode("ascii")),
+            (b"retry-after", b"%d" % job_view.retry_after()),
+            (b"headrace-job-id", call.job_id.encode("ascii")),
+            _NO_STORE,
+            *_quota(call, receipt),
+        )
+
+    async def _submit(self, call: JobCall) -> Receipt:
+        receipt = await self._submitter.submit(call.new)
+        if receipt.outcome not in _ACCEPTED:
+            raise refused(call.new, receipt)
+        call.forget_input()
+        if receipt.job_id != call.new.job_id:
+            call.joined = receipt.job_id
+        return receipt
+
+    async def _recall(self, call: JobCall) -> None:
+        """Join the job of a call that was made before, though no runner could execute a new one.
+
+        Raises:
+            Problem: `no-runner`, it wasn't made before, or `key-conflict`.
+        """
+        new = call.new
+        if new.idempotency_key is not None:
+            known = await submission.remembered(
+                self._database, new.owner_id, new.function, new.idempotency_key
+            )
+            if known is not None and known.digest != new.digest:
+                raise conflict(known.job_id)
+            call.joined = None if known is None else known.job_id
+            call.forget_input()
+        if call.joined is None:
+            raise Problem("no-runner", f"No runner of {new.function} was seen within its queue budget.")
+
+    async def _join(self, exchange: Exchange, call: JobCall) -> Job:
+        """The job of the call that was made before, waited for as this one asks."""
+        job = await reading.find(self._database, call.job_id, call.new.owner_id, actor=self._watcher.actor)
+        exchange.is_replay = True
+        if job is None:
+            raise Problem("result-expired", "The call was made before, and its job isn't kept any longer.")
+        if job.state in FINAL or call.hold == 0:
+            return job
+        with self._watcher.watch(job.job_id) as watch:
+            await self._watcher.begin(watch, follow=False)
+            watch.stir()  # it is to be read again now that its end will be told
+            return await self._awaited(watch, job, exchange, call) or job
+
+    async def _awaited(self, watch: Watch, job: Job | None, exchange: Exchange, call: JobCall) -> Job | None:
+        job = await self._watcher.until_final(watch, job, call.hold, exchange.receive)
+        if watch.has_left:
+            raise ClientLeft
+        return job
+
+    async def _answer_final(self, exchange: Exchange, call: JobCall, job: Job) -> bool:
+        """Answer with what became of the job; False where that isn't known yet."""
+        if job_view.fault_of(job) is not None:
+            raise job_view.problem_of(job)
+        if job.state != "succeeded":
+            return False
+        output = job_view.inline_result(job)
+        if output is None:
+            try:
+                output = await reading.result(self._database, job.job_id, job.owner_id)
+            except DatabaseError:
+                return False
+        if output is None:
+            raise job_view.expired_result(job)
+        await exchange.answer(
+            200,
+            output,
+            server_timing(call.queue_ms, call.exec_ms),
+            (b"headrace-job-id", call.job_id.encode("ascii")),
+        )
+        return True
+
+
+def digest_of(value: Any) -> bytes:
+    """SHA-256 of an input, whatever the order of its keys."""
+    return hashlib.sha256(_sorted_json(value)).digest()
+
+
+def weight_of(wishes: Wishes, key: KeyRow) -> float:
+    """The weight of a job; of one whose call doesn't ask for a class, at most that of `normal`."""
+    return WEIGHTS[wishes.priority or min(key.highest_priority, "normal", key=WEIGHTS.__getitem__)]
+
+
+def _quota(call: JobCall, receipt: Receipt | None) -> Headers:
+    if receipt is None:
+        return ()
+    return jobs_headers(call.new.most_outstanding, receipt.outstanding + (call.joined is None))

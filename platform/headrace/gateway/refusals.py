@@ -1,0 +1,90 @@
+"""Why the ledger takes no job, or no batch, in words for the caller."""
+
+from __future__ import annotations
+
+from headrace.gateway import job_view
+from headrace.gateway.problems import Problem
+from headrace.gateway.quotas import no_room_for_batch, too_many_jobs
+from headrace.ledger.batches import BatchReceipt, NewBatch, Room
+from headrace.ledger.retrying import Bounds
+from headrace.ledger.submission import NewJob, Receipt
+
+
+def refused(job: NewJob, receipt: Receipt) -> Problem:
+    """Why a job wasn't accepted."""
+    match receipt.outcome:
+        case "key-conflict":
+            return conflict(receipt.job_id)
+        case "quota-exceeded":
+            return too_many_jobs(job.most_outstanding, job_view.retry_after())
+        case outcome:
+            return _backlog(outcome, job.function)
+
+
+def conflict(job_id: str) -> Problem:
+    """The problem of a call whose idempotency key stands for this job, which has another input."""
+    return Problem(
+        "key-conflict",
+        f"The key was used with another input, by the call that is job {job_id}.",
+        headers={"Headrace-Job-Id": job_id},
+        job_id=job_id,
+    )
+
+
+def batch_refused(batch: NewBatch, receipt: BatchReceipt) -> Problem:
+    """Why a batch wasn't accepted."""
+    size = len(batch.costs)
+    match receipt.refusal:
+        case "key-conflict":
+            return Problem(
+                "key-conflict",
+                f"The key was used with other inputs, by batch {receipt.batch_id}.",
+                headers={"Headrace-Batch-Id": receipt.batch_id},
+                batch_id=receipt.batch_id,
+            )
+        case "quota-exceeded":
+            return no_room_for_batch(
+                batch.most_outstanding, receipt.outstanding, size, job_view.retry_after()
+            )
+        case refusal:
+            return _backlog(refusal, batch.function, size)
+
+
+def no_room(function: str, bounds: Bounds, room: Room) -> Problem | None:
+    """Why not even a batch of one input is accepted now; None where it may be."""
+    if room.outstanding >= bounds.most_outstanding:
+        return too_many_jobs(bounds.most_outstanding, job_view.retry_after())
+    return None if room.refusal is None else _backlog(room.refusal, function)
+
+
+def never_fits(batch: NewBatch, room: Room) -> Problem | None:
+    """Why a batch wouldn't be accepted if nothing else was there; None where it may be."""
+    size = len(batch.costs)
+    if size > batch.most_outstanding:
+        message = f"the key's owner may have {batch.most_outstanding} unfinished jobs"
+    elif size > room.most_waiting:
+        message = f"{room.most_waiting} jobs of {batch.function} may wait"
+    elif room.most_cost is not None and (cost := sum(batch.costs)) > room.most_cost:
+        message = f"jobs that wait for {batch.function} may cost {room.most_cost:g} together, not {cost:g}"
+    else:
+        return None
+    message = f"a batch of {size} never fits: {message}"
+    return Problem("invalid-input", message, errors=[{"path": "", "message": message}])
+
+
+def _backlog(outcome: str | None, function: str, size: int | None = None) -> Problem:
+    """Why a lane takes no job, or not all of a batch of this size."""
+    match outcome:
+        case "backlog-full" if size is None:
+            detail = f"As many jobs of {function} wait as may wait."
+        case "backlog-full":
+            detail = f"{size} more would be more jobs of {function} than may wait."
+        case "backlog-costly" if size is None:
+            detail = f"The jobs of {function} that wait cost together as much as may wait."
+        case "backlog-costly":
+            detail = f"{size} more would cost more, with the jobs of {function} that wait, than may wait."
+        case "backlog-old":
+            detail = f"Jobs of {function} have waited so long that no others are taken."
+        case _:
+            raise AssertionError(f"a call can't be answered {outcome}")
+    return Problem("backlog-full", detail, headers={"Retry-After": str(job_view.retry_after())})
