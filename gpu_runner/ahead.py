@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gpu_runner.calls import DirectCall
+from gpu_runner.calls import LocalCall
 
 _MOST = 3
 _WITHIN_S = 0.002
@@ -20,14 +20,14 @@ class Ahead:
     """What waits inside one executor for its main thread."""
 
     def __init__(self) -> None:
-        self.running: DirectCall | None = None
-        self._calls: deque[DirectCall] = deque()
+        self.running: LocalCall | None = None
+        self._calls: deque[LocalCall] = deque()
         self._expected_s = 0.0
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def has_room_for(self, call: DirectCall) -> bool:
+    def has_room_for(self, call: LocalCall) -> bool:
         """Whether this call, and all before it, are known to be short, and the running one isn't overdue."""
         running = self.running
         if running is None or not running.expected_s or not call.expected_s or len(self._calls) >= _MOST:
@@ -36,18 +36,18 @@ class Ahead:
             return False
         return running.expected_s + self._expected_s + call.expected_s <= _WITHIN_S
 
-    def add(self, call: DirectCall) -> None:
+    def add(self, call: LocalCall) -> None:
         """The call was sent to the executor."""
         self._calls.append(call)
         self._expected_s += call.expected_s
 
-    def promote(self) -> DirectCall:
+    def promote(self) -> LocalCall:
         """The first of them is running now."""
         call = self.running = self._calls.popleft()
         self._expected_s = self._expected_s - call.expected_s if self._calls else 0.0
         return call
 
-    def take_back(self) -> list[DirectCall]:
+    def take_back(self) -> list[LocalCall]:
         """All of them, the last one first: the executor is gone."""
         calls = list(reversed(self._calls))
         self._calls.clear()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from gpu_runner.calls import DirectCall
+import logging
+import time
+
+from gpu_runner.calls import LocalCall
+from gpu_runner.children.executors import ExecutorProcess
 from gpu_runner.frames import Done, Failed
-from headrace.link.frames import Error, Result
+from headrace.link.frames import Error, Lost, Result
+
+log = logging.getLogger(__name__)
 
 
-def answer_of(call: DirectCall, ended: Done | Failed, load: int) -> tuple[Result | Error, str]:
+def answer_of(call: LocalCall, ended: Done | Failed, load: int) -> tuple[Result | Error, str]:
     """The answer for an execution that came to its own end, and its outcome in a word.
 
     Args:
@@ -18,13 +24,19 @@ def answer_of(call: DirectCall, ended: Done | Failed, load: int) -> tuple[Result
     exec_ms, attempt = ended.exec_s * 1000, call.frame.attempt
     if isinstance(ended, Done):
         return Result(call.job_id, ended.output, attempt, call.queue_ms, exec_ms, load), "succeeded"
-    category = ended.category
-    if category == "stopped":
-        category = "cancelled" if call.stopped else "soft-limit-exceeded"
+    category, message = ended.category, ended.message
+    if category == "stopped" and call.stopped:
+        category = "cancelled"
+    elif category == "stopped" and time.monotonic() >= call.deadline_at:
+        category, message = "deadline-exceeded", "The call was not finished at its deadline."
+    elif category == "stopped":
+        category, soft = "soft-limit-exceeded", call.manifest.budget.soft_limit
+        if ended.exec_s >= soft:  # else the function itself raised what stops a call
+            message = f"The function ran into its soft limit of {soft:g} s."
     error = Error(
         call.job_id,
         category,
-        ended.message,
+        message,
         attempt,
         call.queue_ms,
         exec_ms,
@@ -35,11 +47,41 @@ def answer_of(call: DirectCall, ended: Done | Failed, load: int) -> tuple[Result
     return error, category
 
 
-def answer_of_killed(call: DirectCall, seconds: float, load: int) -> tuple[Error, str]:
-    """The answer for a call whose executor was killed because of it, after so many seconds."""
-    category = "hard-limit-exceeded"
-    message = f"The function ran into its hard limit of {call.manifest.budget.hard:g} s."
-    error = Error(
-        call.job_id, category, message, call.frame.attempt, call.queue_ms, seconds * 1000, load=load
+def answer_of_lost(call: LocalCall, executor: ExecutorProcess, load: int) -> tuple[Error | Lost, str, float]:
+    """The answer for a call whose executor has ended under it, its outcome in a word, and how long it ran.
+
+    A crash of unknown cause charges everyone in it; a neighbour's kill charges nobody else; and the end of
+    executors because this process was frozen says nothing about anyone.
+
+    Args:
+        call: what ran in it.
+        executor: that was lost.
+        load: of the function's slots now.
+    """
+    culprit = executor.killed_for
+    seconds = time.monotonic() - call.started_at
+    if call is culprit:
+        error = _killed(call, seconds, load)
+        return error, error.category, seconds
+    log.warning(
+        "executor %d was lost under job %s of %s (attempt %d)",
+        executor.index,
+        call.job_id,
+        call.frame.function,
+        call.frame.attempt,
     )
-    return error, category
+    is_charged = culprit is None and not executor.was_frozen
+    lost = Lost(call.job_id, call.frame.attempt, is_charged, load, suspect=not executor.was_frozen)
+    return lost, "lost", seconds
+
+
+def _killed(call: LocalCall, seconds: float, load: int) -> Error:
+    """For a call whose executor was killed because of it."""
+    if call.stopped:
+        category, message = "cancelled", "The call was stopped."
+    elif seconds < call.manifest.budget.hard and time.monotonic() >= call.deadline_at:
+        category, message = "deadline-exceeded", "The call was not finished at its deadline."
+    else:
+        category = "hard-limit-exceeded"
+        message = f"The function ran into its hard limit of {call.manifest.budget.hard:g} s."
+    return Error(call.job_id, category, message, call.frame.attempt, call.queue_ms, seconds * 1000, load=load)

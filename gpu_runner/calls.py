@@ -1,19 +1,27 @@
-"""A direct call on its way through the runner: WAITING, then running (DIRECT), then answered."""
+"""A call on its way through the runner, whichever path brought it: waiting, then running, then answered."""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
+from gpu_runner.frames import Reported
 from headrace.domain import Manifest
 from headrace.link.frames import Answer, Call, Started
 
+INTERRUPT_AFTER_S: Final = 0.25
+"""So long has a body that was asked to end for doing so by itself, at its next `Call.check`."""
+
 
 class Caller(Protocol):
-    """Whoever sent a call and gets its answer: a gateway's session."""
+    """Whoever brought a call and gets its answer: a gateway's session, or a job."""
 
     def answer(self, frame: Answer | Started) -> None:
-        """Send a frame to the gateway; ignored when it is gone."""
+        """Take what has become of the call; ignored by a gateway that is gone."""
+        ...
+
+    def report(self, frame: Reported) -> None:
+        """Take the progress that a running call has told."""
         ...
 
 
@@ -24,29 +32,41 @@ class Executor(Protocol):
         """Send a frame to the executor; ignored when it has died."""
         ...
 
+    def interrupt(self, call: LocalCall) -> None:
+        """Have `CallStopped` raised in the call's body; may be repeated."""
+        ...
 
-class DirectCall:
+    def kill(self, culprit: LocalCall | None = None) -> None:
+        """End the executor, because of that call."""
+        ...
+
+
+class LocalCall:
     """A call and where it stands. All instants are `time.monotonic()`.
 
     Args:
-        frame: the call as the gateway sent it.
+        frame: the call as a gateway sends it; a claimed job is put into the same words.
         caller: who gets the answer.
         manifest: the function's.
-        brief_wait: the longest wait for a start while executors are busy, in seconds.
     """
 
     __slots__ = (
+        "alone",
         "announced",
         "caller",
         "deadline_at",
         "executor",
         "expected_s",
         "frame",
+        "interrupt_at",
+        "interrupts",
+        "is_job",
         "kill_at",
         "manifest",
         "received_at",
         "started_at",
         "stopped",
+        "stopped_at",
         "wait_until",
     )
 
@@ -59,11 +79,16 @@ class DirectCall:
         self.deadline_at = now + frame.remaining_ms / 1000
         self.wait_until = now
         self.expected_s = 0.0
+        self.alone = frame.alone
         self.started_at = 0.0
+        self.interrupt_at = 0.0
+        self.interrupts = 0
         self.kill_at = 0.0
         self.executor: Executor | None = None
         self.announced = False
+        self.is_job = False
         self.stopped = False
+        self.stopped_at = 0.0
 
     @property
     def job_id(self) -> str:
@@ -75,15 +100,31 @@ class DirectCall:
         """When its connection is given up: waiting any longer is of no use."""
         return self.received_at + self.frame.wait_ms / 1000
 
-    def start(self, executor: Executor) -> None:
-        """Note the start.
+    def start(self, executor: Executor, patience_s: float) -> None:
+        """Note the start, and when the call is interrupted and killed.
 
-        At its deadline the call is asked to end; killed is it only at the function's hard limit. Callers
-        choose short deadlines, and mustn't be able to make everybody wait for models to be loaded again.
+        At its hard limit a call is killed at once. At its deadline it is asked to end, and killed when it
+        hasn't within the patience: callers choose short deadlines, and mustn't be able to make everybody wait
+        for models to be loaded again, time after time.
         """
         self.executor = executor
-        self.started_at = time.monotonic()
-        self.kill_at = self.started_at + self.manifest.budget.hard
+        now = self.started_at = time.monotonic()
+        budget = self.manifest.budget
+        self.interrupt_at = min(now + budget.soft_limit, self.deadline_at) + INTERRUPT_AFTER_S
+        self.kill_at = min(now + budget.hard, self.deadline_at + patience_s)
+        if self.stopped:  # it was handed ahead, and its executor may not know yet
+            self._end_soon(now, patience_s)
+
+    def stop(self, patience_s: float) -> None:
+        """Note that the call is asked to end, with the same patience as at a deadline."""
+        self.stopped_at = time.monotonic()
+        self.stopped = True
+        if self.started_at:
+            self._end_soon(self.stopped_at, patience_s)
+
+    def _end_soon(self, now: float, patience_s: float) -> None:
+        self.interrupt_at = min(self.interrupt_at, now + INTERRUPT_AFTER_S)
+        self.kill_at = min(self.kill_at, now + patience_s)
 
     @property
     def queue_ms(self) -> float:

@@ -5,7 +5,20 @@ Both ends are of one release and one machine, so there is no version; monotonic 
 
 from __future__ import annotations
 
+import signal
+from typing import Final
+
 import msgspec
+
+INTERRUPT: Final = signal.SIGRTMIN + 7
+"""Sent after an `Interrupt`, as the thread that would read it may be the one that runs the body. A real-time
+signal: libraries leave those alone."""
+
+DUMP: Final = signal.SIGRTMIN + 8
+"""Asks for the stacks of all threads; works while C code holds the interpreter."""
+
+STACKS: Final = "headrace-stacks"
+"""The name of the file in memory that they are written to, each dump after the last."""
 
 
 class _Frame(msgspec.Struct, array_like=True):
@@ -27,17 +40,31 @@ class Run(_Frame, tag="RUN"):
 
 
 class Stop(_Frame, tag="STOP"):
-    """Supervisor: nobody wants this call any more; ask the function to end."""
+    """Supervisor: nobody wants this start of the call any more; ask the function to end."""
 
     job_id: str
+    attempt: int
+
+
+class Interrupt(_Frame, tag="INTERRUPT"):
+    """Supervisor: the call hasn't ended by itself; raise `CallStopped` in its body, once."""
+
+    job_id: str
+    attempt: int
 
 
 class Ready(_Frame, tag="READY"):
-    """Executor: models are loaded. `degraded` has the reason for each function that can't run."""
+    """Executor: models are loaded. `degraded` has the reason for each function that can't run.
+
+    `stacks_fd` is the executor's descriptor of the file that `DUMP` writes to, which the supervisor opens as
+    `/proc/PID/fd/N` where that still is a link to a file named `STACKS`; -1: it has none, and mustn't be sent
+    `DUMP`.
+    """
 
     device: str
     load_s: float
     degraded: dict[str, str]
+    stacks_fd: int = -1
 
 
 class Done(_Frame, tag="DONE"):
@@ -67,7 +94,7 @@ class Reported(_Frame, tag="PROGRESS"):
     message: str
 
 
-ToExecutor = Run | Stop
+ToExecutor = Run | Stop | Interrupt
 FromExecutor = Ready | Done | Failed | Reported
 
 decode_to_executor = msgspec.msgpack.Decoder(ToExecutor).decode

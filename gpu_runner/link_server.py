@@ -7,10 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from gpu_runner.frames import Reported
 from gpu_runner.supervisor import Supervisor
 from headrace.errors import LinkError
 from headrace.link.address import Address
-from headrace.link.frames import Answer, Call, Frame, Ping, Pong, Started, Stop
+from headrace.link.frames import Answer, Call, Frame, Lost, Ping, Pong, Started, Stop
 from headrace.link.handshake import RunnerHandshake
 from headrace.link.liveness import Liveness
 from headrace.link.stream import FrameStream
@@ -74,6 +75,11 @@ class LinkServer:
         for session in self._sessions:
             session.answer(self._supervisor.state())
 
+    def leave(self) -> None:
+        """From now on, calls are lost through this runner's own end: that counts as no start of theirs."""
+        for session in self._sessions:
+            session.is_leaving = True
+
     async def emptied(self, seconds: float) -> None:
         """Return when all gateways have hung up, or after so many seconds.
 
@@ -101,13 +107,19 @@ class Session:
         self._stream = stream
         self._supervisor = supervisor
         self._on_end = on_end
+        self.is_leaving = False
         self._liveness = Liveness(stream)
         stream.on_frame = self._receive
         stream.on_lost = self._lost
 
     def answer(self, frame: Answer | Started | Pong) -> None:
         """Send a frame to the gateway."""
+        if self.is_leaving and isinstance(frame, Lost):
+            frame = Lost(frame.job_id, frame.attempt, charged=False, load=frame.load, suspect=False)
         self._stream.send(frame)
+
+    def report(self, frame: Reported) -> None:
+        """Drop it: progress has no reader on the direct path."""
 
     def close(self) -> None:
         """Send what is queued, then end."""
@@ -119,7 +131,7 @@ class Session:
             case Call():
                 self._supervisor.take(frame, self)
             case Stop():
-                self._supervisor.stop(frame.job_id)
+                self._supervisor.stop(frame.job_id, self)
             case Ping():
                 self._stream.send(self._supervisor.state())
             case Pong():

@@ -74,6 +74,27 @@ class RunnerMetrics:
         self._restarts = Counter(
             "headrace_runner_executor_losses", "Executor processes that ended", registry=self.registry
         )
+        self._jobs_claimed = Counter(
+            "headrace_runner_jobs_claimed", "Jobs claimed", ["function"], registry=self.registry
+        )
+        self._jobs_finished = Counter(
+            "headrace_runner_jobs_finished",
+            "Starts of jobs whose end the ledger has taken, by outcome",
+            ["function", "outcome"],
+            registry=self.registry,
+        )
+        self._jobs_fenced = Counter(
+            "headrace_runner_jobs_fenced",
+            "Starts of jobs that were another's when they ended or were renewed",
+            ["function"],
+            registry=self.registry,
+        )
+        self.claim_seconds = Histogram(
+            "headrace_runner_claim_seconds",
+            "Time of one claim in Postgres",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self._execution = {name: execution.labels(name) for name in functions}
         self._wait = {name: wait.labels(name) for name in functions}
         self._succeeded = {name: self._ended.labels(name, "succeeded") for name in functions}
@@ -98,6 +119,18 @@ class RunnerMetrics:
         """A call was refused before its start."""
         self._refused.labels(function, reason).inc()
 
+    def claimed(self, function: str) -> None:
+        """A job was claimed."""
+        self._jobs_claimed.labels(function).inc()
+
+    def finished(self, function: str, outcome: str) -> None:
+        """The ledger has taken how a job's start ended."""
+        self._jobs_finished.labels(function, outcome).inc()
+
+    def fenced(self, function: str) -> None:
+        """A job's start isn't this runner's any more."""
+        self._jobs_fenced.labels(function).inc()
+
     def restarted(self) -> None:
         """An executor's process has ended."""
         self._restarts.inc()
@@ -119,7 +152,9 @@ class _State(Collector):
         for slots in self._supervisor.groups():
             running.add_metric([slots.name], slots.running)
             waiting.add_metric([slots.name], len(slots.waiting))
-            total.add_metric([slots.name], slots.per_executor * len(executors))
+        # Groups may share a room: its slots are counted once.
+        for name, room in {slots.room.name: slots.room for slots in self._supervisor.groups()}.items():
+            total.add_metric([name], room.per_executor * len(executors))
         ready = GaugeMetricFamily("headrace_runner_executors_ready", "Executors with their models loaded")
         ready.add_metric([], sum(executor.is_ready for executor in executors))
         return [running, waiting, total, ready]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,7 +42,9 @@ class Registration:
         self._manifests = manifests
         self._metrics_address = metrics_address
         self._capacity = capacity
+        self._draining = False
         self._ended = False
+        self._hurry = asyncio.Event()
 
     async def keep(self) -> None:
         """Register, then send heartbeats until cancelled."""
@@ -57,23 +60,35 @@ class Registration:
                 if not told:
                     told = True
                     log.warning("heartbeat failed, trying on each second: %s", error)
-            await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._hurry.wait()
+            self._hurry.clear()
 
     async def _beat(self, registered: bool) -> bool:
         runner_id = self._info.runner_id
-        if self._ended:
+        if self._ended or (self._draining and not registered):
             return False
-        if registered and await registry.heartbeat(self._database, runner_id, self._capacity()):
+        draining, capacity = self._draining, self._capacity()
+        if registered and await registry.heartbeat(self._database, runner_id, capacity, draining=draining):
             return True
+        if draining:
+            return False
         # At the start, and when the row was pruned during a long outage.
         await registry.register(
             self._database, self._info, self._manifests, metrics_address=self._metrics_address
         )
-        log.info("registered as runner %s at %s", runner_id, self._info.address)
+        self._hurry.set()  # the next heartbeat comes at once: it says what this runner can do
+        log.info("registered as runner %s at %s, of pool %s", runner_id, self._info.address, self._info.pool)
         return True
 
+    def drain(self) -> None:
+        """Say from now on that this runner takes nothing new: it stays listed until it has left."""
+        self._draining = True
+        self._hurry.set()
+
     async def end(self) -> None:
-        """Tell gateways that this runner leaves; they notice by themselves when Postgres is away."""
+        """Tell gateways that this runner has left; they notice by themselves when Postgres is away."""
         self._ended = True
         try:
             await registry.unregister(self._database, self._info.runner_id)

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections import deque
 
-from gpu_runner.frames import FromExecutor, Stop, ToExecutor, decode_to_executor
+from gpu_runner.frames import FromExecutor, Interrupt, Stop, ToExecutor, decode_to_executor
 from headrace.link.stream import pack
 
 _PREFIX = 4
@@ -41,14 +41,21 @@ class Channel:
             self._read()
         return self._frames.popleft()
 
-    def stops(self) -> list[Stop]:
-        """The stops that have arrived, without waiting; other frames stay. Raises like `receive`."""
+    def stops(self) -> list[Stop | Interrupt]:
+        """The stops and interrupts that have arrived, without waiting; other frames stay.
+
+        Raises like `receive`.
+        """
         while self._read(socket.MSG_DONTWAIT):
             pass
-        stops = [frame for frame in self._frames if isinstance(frame, Stop)]
+        stops = [frame for frame in self._frames if isinstance(frame, Stop | Interrupt)]
         for frame in stops:
             self._frames.remove(frame)
         return stops
+
+    def close(self) -> None:
+        """Close this process's end; in a forked child, its parent's stays open."""
+        self._socket.close()
 
     def _read(self, flags: int = 0) -> bool:
         """Read once; False when there was nothing and `flags` said not to wait."""

@@ -1,0 +1,1 @@
+"""The processes of executors, from outside: started, spoken to, killed, buried with what they leave."""

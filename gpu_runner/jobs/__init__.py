@@ -1,0 +1,1 @@
+"""Jobs on their way through this runner: claimed, held, renewed, recorded."""

@@ -1,0 +1,215 @@
+"""Claims jobs for free slots: at most as many as are free, and one claim at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from gpu_runner.clock import boot_time
+from gpu_runner.jobs.held import HeldJobs
+from gpu_runner.jobs.leases import ClaimIds, Leases
+from gpu_runner.jobs.second_look import SecondLook
+from gpu_runner.jobs.session import Ledger
+from gpu_runner.metrics import RunnerMetrics
+from gpu_runner.supervisor import Supervisor
+from headrace.errors import DatabaseError
+from headrace.ledger.execution import Claimed, Lane
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # the longest time without a look at the queue
+_PATIENCE_S = 0.25  # so long is a slot kept for a claim that isn't answered
+_MOST_OVERTAKING = 1000
+
+
+class JobFeed:
+    """Brings jobs to a supervisor.
+
+    It wakes when slots are kept for jobs: because something was heard of jobs, because a slot that is a
+    job's turn was freed, or because a look is due.
+
+    Args:
+        ledger: where they come from.
+        supervisor: whose slots are filled.
+        interfaces: of the functions that it serves, by name.
+        held: takes what was claimed.
+        leases: knows how long it may be kept.
+        claims: names of claims.
+        metrics: where claims are counted.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        supervisor: Supervisor,
+        interfaces: Mapping[str, str],
+        held: HeldJobs,
+        leases: Leases,
+        claims: ClaimIds,
+        metrics: RunnerMetrics,
+    ) -> None:
+        self._ledger = ledger
+        self._supervisor = supervisor
+        self._placing = supervisor.placing
+        self._held = held
+        self._leases = leases
+        self._claims = claims
+        self._metrics = metrics
+        self._groups = tuple(supervisor.groups())
+        self._lane_group = {name: self._groups.index(supervisor.slots_of(name)) for name in interfaces}
+        self._lanes = [
+            Lane(name, interface, self._lane_group[name]) for name, interface in interfaces.items()
+        ]
+        self._stopped = False
+        self._is_claiming = False
+        self._overtaking: set[str] = set()
+        self._look_at = 0.0
+        self._due_at: float | None = None
+        self._second_look = SecondLook()
+        self._may_have_left_alone = False  # jobs that are to run alone: one at a time is claimed
+
+    # ------------------------------------------------------------------ what is heard
+
+    def heard(self, function: str) -> None:
+        """Jobs may be waiting in a function's lane."""
+        if not self._stopped:
+            self._second_look.heard()
+            self._placing.hear([self._supervisor.slots_of(function)])
+
+    def look(self) -> None:
+        """Jobs may be waiting anywhere."""
+        if not self._stopped:
+            self._placing.hear(self._groups)
+
+    def cancelled(self, job_id: str) -> None:
+        """A job's cancel was requested, maybe before this runner knows that it holds the job."""
+        if not self._held.cancel(job_id) and self._is_claiming and len(self._overtaking) < _MOST_OVERTAKING:
+            self._overtaking.add(job_id)
+
+    def look_for_due(self) -> None:
+        """A job was put back to wait for a retry: when that is due isn't known."""
+        self._look_at = 0.0
+        self._placing.wanted.set()
+
+    # ------------------------------------------------------------------ the loop
+
+    async def run(self) -> None:
+        """Claim until `stop`, whatever becomes of Postgres meanwhile."""
+        while not self._stopped:
+            try:
+                await self._wait()
+                await self._claim_what_fits()
+            except DatabaseError as error:
+                log.warning("claiming failed, trying on: %s", error)
+                self._placing.let_jobs_go()  # direct calls go on
+                await self._until_postgres_answers()
+                self.look()
+        self._placing.let_jobs_go()
+
+    async def _wait(self) -> None:
+        """Return when slots are kept for jobs, or may be."""
+        wanted = self._placing.wanted
+        while not self._stopped:
+            now = time.monotonic()
+            if now >= self._look_at:
+                await self._ask_what_is_due()
+                self.look()
+                now = time.monotonic()
+                self._look_at = now + LOOK_S
+            elif self._due_at is not None and now >= self._due_at:
+                self._due_at = None
+                self.look()
+            elif self._may_have_left_alone and self._placing.alone.is_idle:
+                self._may_have_left_alone = False
+                self.look()
+            if wanted.is_set():
+                wanted.clear()  # before the claim: what is heard from here on is a reason for another
+                return
+            wake_at = self._look_at if self._due_at is None else min(self._look_at, self._due_at)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wake_at - now):
+                    await wanted.wait()
+
+    async def _ask_what_is_due(self) -> None:
+        seconds = await self._ledger.next_due([lane.function for lane in self._lanes])
+        self._due_at = None if seconds is None else time.monotonic() + max(0.0, seconds)
+
+    async def _claim_what_fits(self) -> None:
+        bringing = asyncio.ensure_future(self._bring())
+        self._is_claiming = True
+        try:
+            while not (await asyncio.wait({bringing}, timeout=_PATIENCE_S))[0]:
+                self._placing.let_jobs_go()
+            asked, claimed = bringing.result()
+        finally:
+            bringing.cancel()
+            self._is_claiming = False
+            self._overtaking.clear()
+        if not any(asked):
+            return
+        served = {job.function for job in claimed}
+        self._lanes.sort(key=lambda lane: lane.function in served)  # those come last now, as slots are shared
+        got = Counter(self._lane_group[job.function] for job in claimed)
+        for group, slots in enumerate(self._groups):
+            if asked[group]:
+                self._placing.answered(slots, asked[group], got[group])
+        delay = self._second_look.claimed(sum(asked), len(claimed))
+        if delay is not None:
+            asyncio.get_running_loop().call_later(delay, self.look)
+
+    def _ask(self) -> tuple[list[int], list[Lane]]:
+        """For how many jobs to ask in each group of slots, and of which lanes."""
+        functions = self._supervisor.claimable()
+        able = {self._lane_group[name] for name in functions}
+        asked = [0] * len(self._groups)
+        for group, slots in enumerate(self._groups):
+            if group in able and not self._stopped:
+                asked[group] = slots.turns.ask()
+            else:
+                self._placing.let_go(slots)
+        return asked, [
+            lane._replace(expected_s=self._supervisor.expected_s(lane.function))
+            for lane in self._lanes
+            if asked[lane.group] and lane.function in functions
+        ]
+
+    async def _bring(self) -> tuple[list[int], list[Claimed]]:
+        """Claim, and start what that brings; returns what it asked for, too."""
+        began = time.monotonic()
+        claim_id = await self._claims.take()  # as long as a renewal hangs, maybe
+        try:
+            if time.monotonic() - began >= _PATIENCE_S:
+                self.look()  # what was kept has been let go
+            asked, lanes = self._ask()
+            if not lanes:
+                return asked, []
+            self._second_look.claiming()
+            alone = int(self._placing.alone.is_idle)  # a runner that is busy with one keeps no others waiting
+            asked_at = boot_time()
+            with self._metrics.claim_seconds.time():
+                claimed = await self._ledger.claim(claim_id, lanes, asked, alone)
+            self._may_have_left_alone |= not alone or any(job.alone for job in claimed)
+            for job in claimed:
+                self._held.start(
+                    job, self._leases.lasts_from(asked_at), cancelled=job.job_id in self._overtaking
+                )
+        finally:
+            self._claims.done(claim_id)
+        return asked, claimed
+
+    async def _until_postgres_answers(self) -> None:
+        while not self._stopped:
+            await asyncio.sleep(LOOK_S / 4)
+            with contextlib.suppress(DatabaseError):
+                await self._ask_what_is_due()
+                return
+
+    def stop(self) -> None:
+        """Claim nothing more; what a claim in flight brings is given back, as the supervisor drains."""
+        self._stopped = True
+        self._placing.let_jobs_go()
+        self._placing.wanted.set()

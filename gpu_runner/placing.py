@@ -1,0 +1,267 @@
+"""Gives the slots of executors to calls: which call starts next, and where."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpu_runner.alone import Alone
+from gpu_runner.calls import LocalCall
+from gpu_runner.children.executors import ExecutorProcess
+from gpu_runner.frames import Run
+from gpu_runner.slots import MAIN, Slots
+
+
+class Placing:
+    """Starts calls in free slots.
+
+    Args:
+        executors: the runner's; the list may grow.
+        slots: by function.
+        on_start: called when a call runs, in a slot of its own.
+        on_ahead: called when a call was handed to an executor that runs another.
+    """
+
+    def __init__(
+        self,
+        executors: Sequence[ExecutorProcess],
+        slots: Mapping[str, Slots],
+        on_start: Callable[[LocalCall, ExecutorProcess], None],
+        on_ahead: Callable[[], None],
+    ) -> None:
+        self.wanted = asyncio.Event()
+        """Set when slots are kept for jobs that haven't been asked for, or one more may run alone."""
+        self.alone = Alone(executors, self.start, self._may_close, self._is_below_cap)
+        self._turn = itertools.count(1)
+        self._executors = executors
+        self._slots = slots
+        self._groups = tuple(dict.fromkeys(slots.values()))
+        self._capped = tuple(group for group in self._groups if group.cap)
+        self._on_start = on_start
+        self._on_ahead = on_ahead
+
+    # ------------------------------------------------------------------ direct calls
+
+    def free_executor(self, slots: Slots, function: str) -> ExecutorProcess | None:
+        """The executor with a free slot that runs least, of those that can run the function."""
+        best: ExecutorProcess | None = None
+        for executor in self._executors:
+            if (
+                executor.is_ready
+                and executor.closed_for is None
+                and executor.busy[slots.room.name] < slots.per_executor
+                and function not in executor.degraded
+            ):
+                if not executor.calls:
+                    return executor
+                if best is None or len(executor.calls) < len(best.calls):
+                    best = executor
+        return best
+
+    def short_executor(self, slots: Slots, call: LocalCall) -> ExecutorProcess | None:
+        """An executor to which the call can be handed while it runs another, since both are short."""
+        if slots.name != MAIN:
+            return None
+        function = call.frame.function
+        able = [
+            one
+            for one in self._executors
+            if one.is_ready
+            and one.closed_for is None
+            and one.ahead.has_room_for(call)
+            and function not in one.degraded
+        ]
+        return min(able, key=lambda one: len(one.ahead), default=None)
+
+    def hand_ahead(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
+        """Give an executor what it is to run next."""
+        call.executor = executor
+        slots.handed_ahead(call)
+        executor.ahead.add(call)
+        executor.send(_run(call))
+        self._on_ahead()
+
+    def start(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
+        """Run a call in a free slot."""
+        slots.started(call)
+        if slots.room.name == MAIN:
+            executor.ahead.running = call
+        executor.send(_run(call))
+        self._note_start(call, slots, executor)
+
+    def _promote(self, executor: ExecutorProcess, slots: Slots) -> None:
+        """The call after the one that has ended has started by now, or will before anything else."""
+        call = executor.ahead.promote()
+        slots.promoted()
+        self._note_start(call, slots, executor)
+
+    def _note_start(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
+        executor.busy[slots.room.name] += 1
+        executor.calls[call.job_id] = call
+        self._on_start(call, executor)
+
+    def give_next(self, executor: ExecutorProcess, slots: Slots) -> None:
+        """Use the slot that an executor has freed."""
+        if slots.name == MAIN and executor.ahead:
+            self._promote(executor, slots)
+        elif executor.closed_for is not None or self.alone:
+            self._go_on_alone(executor, slots)
+        elif slots.turns.contended or not slots.is_plain or executor.degraded:
+            self.share_around(slots)
+        elif slots.waiting and executor.is_ready:  # it may have been killed meanwhile
+            self.start(slots.pop(), slots, executor)
+        while slots.waiting and self._may_hand_ahead(executor, slots):
+            self.hand_ahead(slots.pop(), slots, executor)
+
+    def _go_on_alone(self, executor: ExecutorProcess, slots: Slots) -> None:
+        """Some call must run alone: an executor empties for it, or is open again after it."""
+        if self.alone.ended(executor):
+            for group in self._groups:
+                group.turns.is_jobs = False  # who had to wait for it comes first
+            self.start_waiting()
+        elif self.alone.look():
+            self.start_waiting()
+        else:
+            self.share_around(slots)
+
+    def _may_close(self, executor: ExecutorProcess, slots: Slots) -> bool:
+        """Whether an executor can be closed for a call of these slots: what is reserved for others stays."""
+        others = sum(one.is_ready for one in self._executors if one is not executor)
+        ending = [self._slots[call.frame.function] for call in executor.calls.values()]
+        for group in self._groups:
+            if group is not slots and group.reserve:
+                beside = [one for one in group.room.groups if one is not group]
+                running = sum(one.running - ending.count(one) for one in beside)
+                if running > group.per_executor * others - group.reserve:
+                    return False
+        return True
+
+    def _may_hand_ahead(self, executor: ExecutorProcess, slots: Slots) -> bool:
+        return (
+            slots.name == MAIN
+            and slots.is_plain
+            and not slots.turns.contended
+            and executor.is_ready
+            and executor.closed_for is None
+            and slots.waiting[0].frame.function not in executor.degraded
+            and executor.ahead.has_room_for(slots.waiting[0])
+        )
+
+    def start_waiting(self) -> None:
+        """Use all free slots, after executors have come or gone, or are open again."""
+        self._share_all()
+        if self.alone.look():
+            self._share_all()  # it may use a reserve
+        if self.alone.is_idle:
+            self.wanted.set()
+
+    def _share_all(self) -> None:
+        for slots in self._in_turn(self._groups):
+            self._share(slots)
+
+    # ------------------------------------------------------------------ jobs and direct calls
+
+    def share_around(self, slots: Slots) -> None:
+        """Give each free slot of a group, and of those that it shares slots with, to whose turn it is."""
+        if slots.is_plain:
+            self._share(slots)
+            return
+        for group in self._in_turn(self._groups if slots.cap else slots.room.groups):
+            self._share(group)
+
+    def _in_turn(self, groups: Sequence[Slots]) -> list[Slots]:
+        """Groups that don't use their reserve first, then those that were served longest ago."""
+        return sorted(groups, key=lambda group: (not group.unmet, group.served))
+
+    def _share(self, slots: Slots) -> None:
+        """Give each free slot to whose turn it is: a job's, or a direct call's."""
+        turns = slots.turns
+        for _ in range(self._available(slots)):
+            job = self._first_able(slots, turns.arrived)
+            is_jobs = turns.is_jobs and bool(job or turns.are_wanted)
+            if not is_jobs and (found := self._first_able(slots, slots.waiting)):
+                turns.is_jobs = True
+                call, executor = found
+                slots.remove(call)
+                self.start(call, slots, executor)
+            elif job:
+                turns.is_jobs = False
+                call, executor = job
+                turns.arrived.remove(call)
+                self.start(call, slots, executor)
+                turns.look()
+            elif turns.are_wanted:
+                turns.reserve()
+                self.wanted.set()
+            else:
+                return
+            slots.served = next(self._turn)
+
+    def _first_able(
+        self, slots: Slots, queue: Iterable[LocalCall]
+    ) -> tuple[LocalCall, ExecutorProcess] | None:
+        """The first call for which there is a free executor: as a rule the first of all."""
+        for call in queue:
+            if executor := self.free_executor(slots, call.frame.function):
+                return call, executor
+        return None
+
+    def _available(self, slots: Slots) -> int:
+        """Free slots that the group may take."""
+        room = slots.room
+        busy = [one.busy[room.name] for one in self._executors if one.is_ready and one.closed_for is None]
+        free = slots.per_executor * len(busy) - sum(busy)
+        if slots.is_plain:
+            return free - slots.turns.reserved
+        free -= room.kept_from(slots)
+        if slots.cap:
+            free = min(free, slots.cap - sum(one.turns.reserved for one in self._capped) - self._users)
+        return free
+
+    @property
+    def _users(self) -> int:
+        """Calls that run and use models."""
+        return sum(group.running for group in self._capped)
+
+    def _is_below_cap(self, slots: Slots) -> bool:
+        return not slots.cap or self._users < slots.cap
+
+    def has_room_beside_jobs(self, slots: Slots) -> bool:
+        """Whether a direct call that comes now can start, no slot being kept for it."""
+        return not slots.waiting and self._available(slots) > 0
+
+    def hear(self, groups: Iterable[Slots]) -> None:
+        """Jobs may be waiting for these."""
+        for slots in groups:
+            slots.turns.hear()
+            self.share_around(slots)
+
+    def place_job(self, call: LocalCall, slots: Slots) -> None:
+        """Start a claimed job in a free slot; it waits where what was kept for it has been lost."""
+        executor = self.free_executor(slots, call.frame.function)
+        if executor is not None and (slots.is_plain or self._available(slots) > 0):
+            self.start(call, slots, executor)
+        else:
+            slots.turns.arrive(call)
+
+    def answered(self, slots: Slots, asked: int, got: int) -> None:
+        """The claim is answered: what it didn't fill is free again."""
+        slots.turns.answered(asked, got)
+        self.share_around(slots)
+
+    def let_jobs_go(self) -> None:
+        """Keep nothing for jobs until they are heard of again."""
+        for slots in self._groups:
+            self.let_go(slots)
+
+    def let_go(self, slots: Slots) -> None:
+        """Keep nothing of these slots for jobs."""
+        slots.turns.let_go()
+        self.share_around(slots)
+
+
+def _run(call: LocalCall) -> Run:
+    frame = call.frame
+    soft_s = call.manifest.budget.soft_limit
+    return Run(frame.job_id, frame.function, frame.input, frame.attempt, soft_s, call.deadline_at)
