@@ -100,8 +100,8 @@ async def drive(port: int, key: str, connections: int, seconds: float) -> Tally:
 
 
 @contextmanager
-def site(port: int) -> Generator[tuple[psutil.Process, str]]:
-    """A site with default settings that serves `echo`: its first process, and a key."""
+def site(port: int, functions: str = "echo", **settings: str) -> Generator[tuple[psutil.Process, str]]:
+    """A site that serves modules of this folder, with these settings: its first process, and a key."""
     with tempfile.TemporaryDirectory(prefix="hr-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)  # under root, Postgres runs as another user
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
@@ -109,7 +109,8 @@ def site(port: int) -> Generator[tuple[psutil.Process, str]]:
             **inherited,
             "HEADRACE_HOME": f"{folder}/home",
             "HEADRACE_PORT": str(port),
-            "HEADRACE_FUNCTIONS": "echo",
+            "HEADRACE_FUNCTIONS": functions,
+            **settings,
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "headrace", "up"],
