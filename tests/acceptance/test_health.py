@@ -19,6 +19,7 @@ def test_a_gateway_without_runners_lives_but_is_not_ready(clones: Clones) -> Non
             "ready": False,
             "missing": ["no function is registered: start a runner"],
             "functions": {},
+            "runners": [],
         }
         assert alone.get("/fn").json() == {"items": [], "next": None}
         problem(alone.call("echo", {"text": "a"}), 404, "unknown-function")

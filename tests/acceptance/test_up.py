@@ -161,7 +161,7 @@ def test_several_runners(folder: Folder) -> None:
             "runner-1.sock",
             "runner-2.sock",
         }
-        assert len(session_leaders(folder, "gpu_runner")) == 2
+        assert len(session_leaders(folder, "-m gpu_runner ")) == 2
 
 
 @pytest.mark.real_models

@@ -29,7 +29,7 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(folder: Folder, moment: s
         up.until(moment)
         began = time.monotonic()
         assert up.stop() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         assert up.said.endswith("stopped; data stay in .headrace\n")
         assert "Traceback" not in up.said
         assert folder.processes() == []
@@ -70,7 +70,10 @@ def test_a_killed_up_takes_gateway_and_runner_with_it_and_the_next_one_takes_ove
         up.process.kill()
         wait_for_all(watched)
     assert [*folder.processes("gateway"), *folder.processes("gpu_runner")] == []
+    for command in (["status"], ["keys", "list"], ["owners"], ["functions"], ["migrate"]):
+        assert folder.run(*command).returncode == 0
     assert EmbeddedPostgres(folder.home).is_running()
+    assert "no runner lives: start one with `headrace up` or `headrace runner`" in folder.run("status").stdout
 
     with folder.up() as up:
         up.ready()
@@ -83,7 +86,7 @@ def test_a_killed_up_takes_gateway_and_runner_with_it_and_the_next_one_takes_ove
 def test_a_lost_process_is_started_again(folder: Folder) -> None:
     with folder.up() as up:
         up.ready()
-        (runner,) = session_leaders(folder, "gpu_runner")
+        (runner,) = session_leaders(folder, "-m gpu_runner ")
         os.kill(runner, signal.SIGKILL)
         assert "runner-1 ended (killed by SIGKILL)" in up.until("runner-1 ended")
         (gateway,) = session_leaders(folder, "headrace gateway")
@@ -98,7 +101,7 @@ def test_a_lost_process_is_started_again(folder: Folder) -> None:
 def test_a_second_ctrl_c_kills(folder: Folder) -> None:
     with folder.up() as up:
         up.ready()
-        for pid in [*session_leaders(folder, "gpu_runner"), *session_leaders(folder, "headrace gateway")]:
+        for pid in [*session_leaders(folder, "-m gpu_runner "), *session_leaders(folder, "headrace gateway")]:
             os.kill(pid, signal.SIGSTOP)  # such a process ends neither in order nor soon
         os.killpg(up.pid, signal.SIGINT)
         up.until("stopping")

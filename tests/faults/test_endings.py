@@ -88,6 +88,7 @@ def test_a_second_signal_cuts_the_drain_short(served: Site, tmp_path: Path) -> N
         wait_running(notes, 1)
         runner.signal(signal.SIGTERM)
         eventually(lambda: runner.said("stopping"), "it drains")
+        time.sleep(1)  # sooner, it would be the same notice
         hurried_at = time.monotonic()
         assert runner.stop() == 0
         assert time.monotonic() - hurried_at < 4

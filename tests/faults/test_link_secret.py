@@ -134,7 +134,7 @@ def registered(served: Site, listening: socket.socket) -> Iterator[str]:
     runner_id = str(uuid.uuid4())
     postgres.query(
         served.database_url,
-        "SELECT register_runner_v1(%s::uuid, %s, 'default', %s::jsonb, NULL, '{}', '{}', '{}', '{}')",
+        "SELECT register_runner_v3(%s::uuid, %s, 'default', '{}', %s::jsonb, NULL, '{}', '{}', '{}', '{}')",
         runner_id,
         f"tcp://127.0.0.1:{listening.getsockname()[1]}",
         msgspec.json.encode({"echo": interface_of(served)}).decode(),
@@ -142,7 +142,7 @@ def registered(served: Site, listening: socket.socket) -> Iterator[str]:
     try:
         yield runner_id
     finally:
-        postgres.query(served.database_url, "SELECT unregister_runner_v1(%s::uuid)", runner_id)
+        postgres.query(served.database_url, "SELECT unregister_runner_v2(%s::uuid)", runner_id)
 
 
 NOSY = """

@@ -107,8 +107,11 @@ def long_nap(input: Seconds, *, call: Call) -> Witness:
 
 @function(budget=Budget(sync=10, soft=0.3, hard=0.6), attempts=1)
 def stuck(input: Seconds) -> Nothing:
-    """Sleeps in C with the interpreter held: nothing but a kill ends it."""
-    ctypes.PyDLL(None).usleep(int(input.seconds * 1e6))
+    """Waits in C with the interpreter held, through all signals: nothing but a kill ends it."""
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    until = (ctypes.c_long * 2)(int(time.time() + input.seconds), 0)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_timedlock(mutex, until)  # it is this thread's own: nobody unlocks it
     return Nothing()
 
 

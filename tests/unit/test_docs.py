@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpu_runner.metrics import RunnerMetrics
+from headrace.audit import ACTIONS
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problem_kinds import KINDS
 from headrace.link import frames
@@ -74,6 +75,17 @@ def test_every_metric_is_listed() -> None:
         f"headrace_runner_{name}" for name in ("running_calls", "waiting_calls", "slots", "executors_ready")
     }
     assert listed == series(GatewayMetrics().registry) | series(runner.registry) | state
+
+
+def test_every_audited_action_is_listed() -> None:
+    listed = [re.findall(r"[a-z]+\.[a-z]+", actions) for actions, _ in table("docs/operations.md", "action")]
+    assert [action for actions in listed for action in actions] == list(ACTIONS)
+
+
+def test_every_test_that_proves_a_promise_exists() -> None:
+    named = set(re.findall(r"`(tests/[a-z_/]+\.py)`", text("docs/guarantees.md")))
+    assert named
+    assert {name for name in named if not (ROOT / name).is_file()} == set()
 
 
 BLOCKS = {

@@ -82,11 +82,11 @@ def test_key_is_printed_once_and_listed_without_its_secret(database_url: str, co
 
     listed = command(database_url, "keys", "list").stdout
     assert secret not in listed
-    assert re.search(rf"^{secret[:11]} +ada +laptop +\S+Z +- +\S+$", listed, re.MULTILINE)
+    assert re.search(rf"^{secret[:11]} +ada +laptop +call,read +\* +\S+Z +- +\S+$", listed, re.MULTILINE)
 
     assert command(database_url, "keys", "revoke", secret[:11]).returncode == 0
     assert re.search(
-        rf"^{secret[:11]} +ada +laptop +\S+Z +\S+Z +\S+$",
+        rf"^{secret[:11]} +ada +laptop +call,read +\* +\S+Z +\S+Z +\S+$",
         command(database_url, "keys", "list").stdout,
         re.MULTILINE,
     )
@@ -124,6 +124,76 @@ def test_a_key_that_is_not_revoked_is_told_why(database_url: str, command: Comma
         assert refused(key).startswith(f"headrace: the key {secret[:11]} is revoked since 2")
 
 
+def test_a_key_has_the_scopes_and_functions_that_are_given(database_url: str, command: Command) -> None:
+    arguments = ["--scope", "read", "--scope", "call", "--function", "score", "--function", "embed"]
+    assert command(database_url, "keys", "create", "--owner", "ada", *arguments).returncode == 0
+    assert query(database_url, "SELECT scopes, functions FROM api_key") == [
+        (["call", "read"], ["embed", "score"])
+    ]
+    assert re.search(r" ada +- +call,read +embed,score +", command(database_url, "keys", "list").stdout)
+
+    for wrong, why in (
+        (["--scope", "write"], "there is no scope 'write': the scopes are call, read, admin"),
+        (["--function", "Embed!"], "no function can be named 'Embed!'"),
+    ):
+        refused = command(database_url, "keys", "create", *wrong)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert why in refused.stderr
+    assert query(database_url, "SELECT count(*) FROM api_key") == [(1,)]
+
+
+def test_owners_are_made_listed_and_limited(database_url: str, command: Command) -> None:
+    made = command(database_url, "owners", "create", "shop", "--rate", "2.5", "--burst", "10")
+    assert (made.returncode, made.stdout, made.stderr) == (0, "created\n", "")
+    again = command(database_url, "owners", "create", "shop")
+    assert (again.returncode, again.stderr) == (
+        1,
+        "headrace: there is an owner 'shop' already: `headrace owners set` changes its quota\n",
+    )
+    assert command(database_url, "keys", "create", "--owner", "ada").returncode == 0
+    for arguments in ([], ["list"]):
+        listed = command(database_url, "owners", *arguments).stdout
+        assert re.search(r"^shop +0 +0 +default +2\.5 +10 +high +\S+Z$", listed, re.MULTILINE)
+        assert re.search(r"^ada +1 +0 +default +none +default +high +\S+Z$", listed, re.MULTILINE)
+
+    done = command(database_url, "owners", "set", "shop", "--outstanding", "7", "--burst", "default")
+    now = "shop: outstanding 7, rate 2.5, burst default, highest priority high\n"
+    assert (done.returncode, done.stdout) == (0, now)
+    assert re.search(r"^shop +0 +0 +7 +2\.5 +default ", command(database_url, "owners").stdout, re.MULTILINE)
+    done = command(database_url, "owners", "set", "shop", "--outstanding", "default", "--rate", "none")
+    now = "shop: outstanding default, rate none, burst default, highest priority high\n"
+    assert (done.returncode, done.stdout) == (0, now)
+    assert query(database_url, "SELECT most_outstanding, rate, burst FROM owner WHERE name = 'shop'") == [
+        (None, None, None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (["set", "nobody", "--rate", "1"], 1, "there is no owner 'nobody': see `headrace owners`"),
+        (["set", "ada"], 2, "nothing to set: give --outstanding, --rate, --burst or --highest-priority"),
+        (["set", "ada", "--burst", "5"], 2, "a burst needs a rate that it is within"),
+        (["set", "ada", "--outstanding", "0"], 2, "unfinished jobs must be from 1 to 10000000, not 0"),
+        (["set", "ada", "--outstanding", "1.5"], 2, "'1.5' is neither a whole number nor 'default'"),
+        (["set", "ada", "--rate", "-1"], 2, "the rate must be from 0.00001 to 1000000, not -1.0"),
+        (["set", "ada", "--rate", "nan"], 2, "the rate must be from 0.00001 to 1000000, not nan"),
+        (["set", "ada", "--rate", "ten"], 2, "'ten' is neither a number nor 'none'"),
+        (["create", ""], 2, "the owner must be 1 to 100 characters without control characters"),
+    ],
+)
+def test_what_no_owner_can_have_is_refused_and_changes_nothing(
+    database_url: str, command: Command, arguments: list[str], status: int, why: str
+) -> None:
+    query(database_url, "SELECT create_owner_v1('ada', NULL, NULL, NULL, 'high', 'a')")
+    refused = command(database_url, "owners", *arguments)
+    assert (refused.returncode, refused.stdout) == (status, "")
+    assert why in " ".join(refused.stderr.split())
+    assert query(database_url, "SELECT name, most_outstanding, rate, burst FROM owner") == [
+        ("ada", None, None, None)
+    ]
+
+
 def test_functions_are_listed_and_retired(database_url: str, command: Command) -> None:
     asyncio.run(register(database_url))
     listed = command(database_url, "functions")
@@ -140,7 +210,7 @@ def test_functions_are_listed_and_retired(database_url: str, command: Command) -
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
 
 
-@pytest.mark.parametrize("arguments", [["keys", "list"], ["functions"], ["keys", "create"]])
+@pytest.mark.parametrize("arguments", [["keys", "list"], ["functions"], ["keys", "create"], ["owners"]])
 def test_unmigrated_database_is_named_with_the_remedy(
     empty_database_url: str, command: Command, arguments: list[str]
 ) -> None:
@@ -161,6 +231,28 @@ def test_unreachable_database_is_one_line(command: Command) -> None:
     assert refused.stderr == (
         "headrace: Postgres at /nowhere can't be reached: no server listens on that socket\n"
     )
+
+
+def test_a_key_for_a_function_that_is_not_there_is_made_with_a_warning(
+    database_url: str, command: Command
+) -> None:
+    asyncio.run(register(database_url))
+    done = command(database_url, "keys", "create", "--function", "nope", "--function", "echo")
+
+    assert (done.returncode, done.stdout[:3]) == (0, "hr_")
+    assert done.stderr == "headrace: no function 'nope' is registered yet: see `headrace functions`\n"
+
+
+def test_status_says_how_long_a_runner_has_been_silent(database_url: str, command: Command) -> None:
+    idle = command(database_url, "status").stdout
+    assert "no runner lives: start one with `headrace up` or `headrace runner`" in idle
+    assert "no gateway lives: start one with `headrace up` or `headrace gateway`" in idle
+
+    asyncio.run(register(database_url))
+    live = command(database_url, "status").stdout
+    assert re.search(rf"^{RUNNER} +gpu +- +serves +- +idle +[0-3] s ago +- +- +echo$", live, re.MULTILINE)
+    query(database_url, "UPDATE runner SET seen_at = clock_timestamp() - interval '6 s'")
+    assert re.search(r" [6-9] s ago \(silent\) ", command(database_url, "status").stdout)
 
 
 def test_without_a_url_the_embedded_database_is_used(command: Command) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from harness.listening import hearing
@@ -13,6 +14,7 @@ from headrace import keys
 from headrace.database import Database
 from headrace.embedded.cluster import programs
 from headrace.errors import DatabaseError
+from headrace.site.first_key import first_key
 
 
 async def opened(url: str) -> Database:
@@ -124,6 +126,87 @@ def test_every_change_is_notified_with_the_keys_id(database_url: str) -> None:
             await keys.revoke_key(database, key.prefix)  # without effect, so nobody hears of it
             await keys.create_key(database, "eve")
             assert await heard.get() == (await keys.list_keys(database))[1].key_id
+
+    asyncio.run(scenario())
+
+
+def test_a_sites_first_key_may_do_everything(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with await opened(database_url) as database:
+            secret = await first_key(database, tmp_path)
+            found = await keys.find_owner(database, keys.hash_key(secret))
+            assert found is not None
+            assert (found.scopes, found.functions) == ({"call", "read", "admin"}, None)
+            assert await first_key(database, tmp_path) == secret
+
+    asyncio.run(scenario())
+
+
+def test_the_previous_releases_keys_may_call_and_read(database_url: str) -> None:
+    query(
+        database_url, "SELECT create_key_v1('ada', 'old', 'hr_abcdefgh', %s)", keys.hash_key("hr_abcdefghij")
+    )
+
+    async def scenario() -> None:
+        async with await opened(database_url) as database:
+            found = await keys.find_owner(database, keys.hash_key("hr_abcdefghij"))
+            assert found is not None
+            assert (found.owner, found.scopes, found.functions) == ("ada", {"call", "read"}, None)
+
+    asyncio.run(scenario())
+
+
+def test_a_key_may_call_everything_and_read_unless_it_is_said_otherwise(database_url: str) -> None:
+    async def scenario() -> None:
+        async with await opened(database_url) as database:
+            plain = await keys.create_key(database, "ada")
+            narrow = await keys.create_key(
+                database, "ada", scopes=["read", "call", "read"], functions=["score", "embed", "score"]
+            )
+            every = await keys.create_key(database, "ada", scopes=keys.SCOPES)
+            found = [await keys.find_owner(database, keys.hash_key(key)) for key in (plain, narrow, every)]
+            assert [(key.scopes, key.functions) for key in found if key] == [
+                ({"call", "read"}, None),
+                ({"call", "read"}, {"embed", "score"}),
+                ({"call", "read", "admin"}, None),
+            ]
+            listed = [(key.scopes, key.functions) for key in await keys.list_keys(database)]
+            assert listed == [
+                (["call", "read"], None),
+                (["call", "read"], ["embed", "score"]),
+                (["call", "read", "admin"], None),
+            ]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("scopes", "functions", "why"),
+    [
+        (["write"], None, "there is no scope 'write': the scopes are call, read, admin"),
+        (["CALL"], None, "there is no scope 'CALL'"),
+        ([], None, "a key needs a scope"),
+        (["call"], ["Embed"], "no function can be named 'Embed'"),
+        (["call"], ["embed", "embed,score"], "no function can be named 'embed,score'"),
+        (["call"], [""], "no function can be named ''"),
+        (["call"], ["a" * 41], "no function can be named"),
+        (["call"], ["embed\n"], "no function can be named"),
+        (["call"], [], "for 1 to 1000 of them"),
+        (["call"], [f"f{n}" for n in range(1001)], "for 1 to 1000 of them"),
+    ],
+)
+def test_impossible_scopes_and_functions_are_refused_by_python_and_by_sql(
+    database_url: str, scopes: list[str], functions: list[str] | None, why: str
+) -> None:
+    async def scenario() -> None:
+        async with await opened(database_url) as database:
+            with pytest.raises(ValueError, match=re.escape(why)):
+                await keys.create_key(database, "ada", scopes=scopes, functions=functions)
+            with pytest.raises(DatabaseError, match="check constraint"):
+                await database.fetch(
+                    "SELECT create_key_v2('ada', '', 'hr_abcdefgh', sha256(''), %s::text[], %s::text[], 'a')",
+                    (scopes, functions),
+                )
 
     asyncio.run(scenario())
 

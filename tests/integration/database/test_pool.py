@@ -11,7 +11,7 @@ from harness.postgres import query, terminate, wait_until
 
 from headrace.database import Database, pool
 from headrace.database.connection import check_version
-from headrace.errors import DatabaseError, DatabaseUnavailable, SettingsError, SetupError
+from headrace.errors import DatabaseBusy, DatabaseError, DatabaseUnavailable, SettingsError, SetupError
 
 NAME = "headrace-test"
 RUNNING = (
@@ -188,5 +188,20 @@ def test_transaction_left_open_does_not_reach_the_next_caller(database_url: str)
         async with opened(database_url, max_size=1) as database:
             await database.execute("BEGIN; CREATE TABLE half_done (id integer)")
             assert await database.fetch("SELECT to_regclass('half_done') AS found") == [{"found": None}]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("state", ["57014", "55P03", "40001", "40P01", "53300", "25006"])
+def test_a_refusal_that_passes_is_told_apart(database_url: str, state: str) -> None:
+    raising = f"DO $$ BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END $$"
+
+    async def scenario() -> None:
+        async with await Database.open(database_url, application_name="headrace-test") as database:
+            with pytest.raises(DatabaseBusy, match="Postgres refused: not now"):
+                await database.execute(raising.encode())
+            with pytest.raises(DatabaseError) as caught:
+                await database.execute("SELECT nothing")
+            assert not isinstance(caught.value, DatabaseBusy)
 
     asyncio.run(scenario())

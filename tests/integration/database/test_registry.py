@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,8 +14,9 @@ from headrace import registry
 from headrace.database import Database
 from headrace.domain import Budget, Cost, Limits, Manifest, RunnerInfo
 from headrace.errors import DatabaseError
+from headrace.ledger.settling import forget_runners
 
-HOUR_AGO = "UPDATE runner SET seen_at = clock_timestamp() - interval '61 minutes'"
+EIGHT_DAYS_AGO = "UPDATE runner SET seen_at = clock_timestamp() - interval '8 days' WHERE id = %s::uuid"
 SILENT = "UPDATE runner SET seen_at = clock_timestamp() - interval '10.1 seconds'"
 ALMOST_SILENT = "UPDATE runner SET seen_at = clock_timestamp() - interval '8 seconds'"
 
@@ -51,7 +53,7 @@ def test_what_was_registered_is_loaded_unchanged(database_url: str) -> None:
         async with await opened(database_url) as database:
             empty = await registry.load(database)
             assert (dict(empty.functions), list(empty.runners)) == ({}, [])
-            first, second = runner(), runner(None)
+            first, second = runner(), replace(runner(None), pool="*", labels={"gpu": "h200", "a": "1"})
             await registry.register(
                 database, first, [manifest(), manifest("upper")], metrics_address="127.0.0.1:9100"
             )
@@ -60,6 +62,9 @@ def test_what_was_registered_is_loaded_unchanged(database_url: str) -> None:
             assert loaded.functions == {"echo": manifest(), "upper": manifest("upper")}
             assert list(loaded.functions["echo"].input_schema["properties"]) == ["z", "a"]
             assert loaded.runners == [first, second]
+            moved = replace(first, pool="gpu", labels={"zone": "b"})
+            await registry.register(database, moved, [manifest()])
+            assert (await registry.load(database)).runners == [moved, second]
             assert loaded.metrics == {first.runner_id: "127.0.0.1:9100"}
             assert loaded.retired == {}
             assert loaded.registered.keys() == {"echo", "upper"}
@@ -150,11 +155,27 @@ def test_forgotten_runner_is_told_to_register_again(database_url: str) -> None:
             forgotten, other = runner(), runner()
             assert not await registry.heartbeat(database, forgotten.runner_id, {})
             await registry.register(database, forgotten, [manifest()])
-            await database.execute(HOUR_AGO)
             await registry.register(database, other, [manifest()])
+            await database.execute(EIGHT_DAYS_AGO, (forgotten.runner_id,))
+            assert await forget_runners(database) == 1
             assert not await registry.heartbeat(database, forgotten.runner_id, {})
             await registry.register(database, forgotten, [manifest()])
             assert await registry.heartbeat(database, forgotten.runner_id, {})
+
+    asyncio.run(scenario())
+
+
+def test_it_is_known_how_long_ago_a_function_was_served_last(database_url: str) -> None:
+    async def scenario() -> None:
+        async with await opened(database_url) as database:
+            gone = runner()
+            await registry.register(database, gone, [manifest()])
+            await database.execute(SILENT)
+            await registry.unregister(database, gone.runner_id)
+            reading = await registry.load(database)
+            assert not reading.runners
+            assert set(reading.last_seen) == set(gone.interfaces.items())
+            assert all(0 <= seconds < 5 for seconds in reading.last_seen.values())  # it left just now
 
     asyncio.run(scenario())
 
@@ -217,6 +238,19 @@ def test_unreadable_manifest_leaves_the_others(database_url: str, caplog: pytest
 
     asyncio.run(scenario())
     assert "the registered manifest of upper can't be read" in caplog.text
+
+
+def test_a_manifest_of_an_earlier_release_reserves_nothing(database_url: str) -> None:
+    async def scenario() -> None:
+        async with await opened(database_url) as database:
+            await registry.register(database, runner(), [manifest(reserve=3)])
+            assert (await registry.load(database)).functions["echo"].reserve == 3
+            older = msgspec.json.decode(msgspec.json.encode(manifest()))
+            del older["reserve"]
+            await database.execute("UPDATE function SET manifest = %s", (msgspec.json.encode(older),))
+            assert (await registry.load(database)).functions["echo"].reserve == 0
+
+    asyncio.run(scenario())
 
 
 def test_link_secret_is_made_once(database_url: str) -> None:

@@ -40,6 +40,42 @@ def test_a_killed_holder_leaves_a_server_that_the_next_one_takes_over(home: Path
     assert not is_alive(pid)
 
 
+def test_a_visitor_leaves_running_what_it_found_running(home: Path) -> None:
+    with holder(home) as process:
+        pid = postmaster_pid(home)
+        process.kill()
+        process.wait()
+
+    with EmbeddedPostgres(home, visits=True) as postgres:
+        assert answer(postgres.url) == "headrace"
+    with EmbeddedPostgres(home, visits=True):
+        assert postmaster_pid(home) == pid
+    assert is_alive(pid)
+
+    with EmbeddedPostgres(home):
+        assert postmaster_pid(home) == pid
+    assert not is_alive(pid)
+
+
+def test_a_visitor_outlives_the_killed_holder_and_leaves_its_server_running(home: Path) -> None:
+    with holder(home) as process, EmbeddedPostgres(home, visits=True) as postgres:
+        pid = postmaster_pid(home)
+        process.kill()
+        process.wait()
+        assert answer(postgres.url) == "headrace"
+    assert is_alive(pid)
+
+
+def test_a_server_that_visitors_started_becomes_a_holders_who_is_killed(home: Path) -> None:
+    with EmbeddedPostgres(home, visits=True) as postgres:
+        pid = postmaster_pid(home)
+        with holder(home) as process:
+            process.kill()
+            process.wait()
+    assert is_alive(pid)
+    assert answer(postgres.url) == "headrace"
+
+
 def test_kill_9_of_everything_loses_nothing_that_was_committed(home: Path) -> None:
     with holder(home) as process:
         write_a_row(EmbeddedPostgres(home).url)

@@ -106,6 +106,17 @@ def test_the_process_that_started_it_may_leave_first(home: Path) -> None:
         assert not is_alive(pid)
 
 
+def test_the_last_of_the_visitors_stops_what_one_of_them_started(home: Path) -> None:
+    first, second = EmbeddedPostgres(home, visits=True), EmbeddedPostgres(home, visits=True)
+    first.start()
+    pid = postmaster_pid(home)
+    second.start()
+    first.stop()
+    assert is_alive(pid)
+    second.stop()
+    assert not is_alive(pid)
+
+
 def test_many_starters_at_once_get_one_server(home: Path) -> None:
     with contextlib.ExitStack() as stack:
         processes = [

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpu_runner.children.executors import ExecutorProcess, start_fork_server
 from gpu_runner.executor.main import ExecutorConfig
-from gpu_runner.executors import ExecutorProcess, start_fork_server
 from gpu_runner.link_server import LinkServer
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.supervisor import Supervisor

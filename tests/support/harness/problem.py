@@ -20,9 +20,11 @@ def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]
     if sent := response.request.headers.get("X-Request-Id"):
         assert response.headers["X-Request-Id"] == sent
     assert "Traceback" not in response.text
-    assert ("WWW-Authenticate" in response.headers) == (status == 401)
+    assert ("WWW-Authenticate" in response.headers) == (status in {401, 403})
     assert ("Allow" in response.headers) == (status == 405)
-    assert ("Retry-After" in response.headers) == (status == 503)
-    if status == 503:
+    assert ("RateLimit" in response.headers) >= (status == 429)
+    if status in {429, 503}:
         assert re.fullmatch("[1-9][0-9]{0,2}", response.headers["Retry-After"])
+    else:  # a job that isn't finished may be soon
+        assert "Retry-After" not in response.headers or code == "not-finished"
     return document

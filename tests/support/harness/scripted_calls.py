@@ -23,7 +23,7 @@ from headrace.link.frames import Call, Error, Lost, Refused, Result, Service
 _ids = itertools.count()
 
 
-def manifest(attempts: int = 1) -> Manifest:
+def manifest(attempts: int = 1, pool: str = "default") -> Manifest:
     return Manifest(
         name="echo",
         interface="1234",
@@ -36,7 +36,7 @@ def manifest(attempts: int = 1) -> Manifest:
         attempts=attempts,
         concurrency=1,
         cost=Cost(),
-        pool="default",
+        pool=pool,
         examples=[],
     )
 
@@ -71,8 +71,8 @@ def refused(call: Call, reason: str = "full", seconds: float = 1.0) -> Refused:
     return Refused(call.job_id, reason, 1, seconds)
 
 
-def lost(call: Call, *, charged: bool) -> Lost:
-    return Lost(call.job_id, call.attempt, charged)
+def lost(call: Call, *, charged: bool, suspect: bool = True) -> Lost:
+    return Lost(call.job_id, call.attempt, charged, suspect=suspect)
 
 
 def in_turn(*answers: Callable[[Call], Any]) -> Script:

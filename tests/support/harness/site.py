@@ -23,21 +23,32 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.database import Database
+from headrace.domain import FINAL
 from headrace.keys import create_key
 
 T = TypeVar("T")
 
 SUPPORT = Path(__file__).parents[1]
 PATIENCE_S = 30.0
+START_S = 60.0  # a process imports much, and others may start beside it
+
+
+class NotInTimeError(AssertionError):
+    """Something was waited for in vain: it doesn't happen, or the machine has stalled."""
 
 
 def eventually(look: Callable[[], T | None], what: str, *, within: float = PATIENCE_S) -> T:
-    """What `look` returns as soon as it is true; looks again and again until then."""
+    """What `look` returns as soon as it is true; looks again and again until then.
+
+    Raises:
+        NotInTimeError: it wasn't within so many seconds.
+    """
     deadline = time.monotonic() + within
     while True:
         if found := look():
             return found
-        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        if time.monotonic() > deadline:
+            raise NotInTimeError(f"not within {within:g} s: {what}")
         time.sleep(0.01)
 
 
@@ -96,6 +107,15 @@ class Process:
         self.may_end = True
         self._process.send_signal(number)
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop this process alone in its tracks meanwhile."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End it at once, its children too."""
         self.may_end = True
@@ -126,6 +146,10 @@ class Process:
 
     def said(self, event: str) -> bool:
         return bool(self.lines(event))
+
+    def warden(self) -> psutil.Process:
+        """A runner's; the newest one."""
+        return [one for one in psutil.Process(self.pid).children() if "warden" in "".join(one.cmdline())][-1]
 
     def descendants(self) -> list[psutil.Process]:
         """Its children and theirs: fork server and executors."""
@@ -185,6 +209,22 @@ class Site:
         self.wait_answering()
         return process
 
+    def start_another_gateway(self, name: str) -> str:
+        """One more gateway, which sees all runners; returns its address."""
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        process = self.start(name, "headrace", "gateway", HEADRACE_PORT=str(port))
+
+        def runners(address: str) -> dict[str, int]:
+            assert not process.has_ended(), process.output()
+            with contextlib.suppress(httpx2.TransportError):
+                states = self.client.get(f"{address}/readyz").json()["functions"]
+                return {name: state["runners"] for name, state in states.items()}
+            return {}
+
+        eventually(lambda: runners(url) == runners(self.url), "it sees what the first one does")
+        return url
+
     def wait_answering(self) -> None:
         """Wait until the gateway serves HTTP."""
 
@@ -194,7 +234,7 @@ class Site:
                 return self.client.get("/healthz").status_code == 200
             return False
 
-        eventually(answers, "the gateway answers")
+        eventually(answers, "the gateway answers", within=START_S)
 
     def start_runner(self, name: str = "runner", **more: str) -> Process:
         address = f"unix:{self.folder}/{name}.sock"
@@ -209,7 +249,7 @@ class Site:
             states = self.client.get("/readyz").json()["functions"].values()
             return bool(states) and all(state["runners"] == runners for state in states)
 
-        eventually(ready, f"{runners} runners are linked")
+        eventually(ready, f"{runners} runners are linked", within=START_S)
 
     def call(self, name: str, input: Any, **headers: str) -> httpx2.Response:
         return self.post(f"/fn/{name}", json.dumps(input).encode(), **headers)
@@ -227,10 +267,31 @@ class Site:
             return [future.result() for future in [threads.submit(self.call, *call) for call in calls]]
 
     @contextlib.contextmanager
-    def calling(self, *calls: tuple[str, Any]) -> Iterator[list[Future[httpx2.Response]]]:
+    def calling(self, *calls: tuple[str, Any], **headers: str) -> Iterator[list[Future[httpx2.Response]]]:
         """The same while something else is done; all have an answer at the end."""
         with ThreadPoolExecutor(max(1, len(calls))) as threads:
-            yield [threads.submit(self.call, *call) for call in calls]
+            yield [threads.submit(self.call, *call, **headers) for call in calls]
+
+    def submit(self, name: str, input: Any, **headers: str) -> str:
+        """Have a job made of a call; returns its id."""
+        response = self.call(name, input, Prefer="respond-async", **headers)
+        assert response.status_code == 202, response.text
+        return response.json()["job_id"]
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """A job as its owner sees it."""
+        response = self.get(f"/jobs/{job_id}")
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def final(self, job_id: str, *, within: float = PATIENCE_S) -> dict[str, Any]:
+        """The job as soon as its state is final."""
+
+        def look() -> dict[str, Any] | None:
+            job = self.job(job_id)
+            return job if job["status"] in FINAL else None
+
+        return eventually(look, f"job {job_id} is final", within=within)
 
     def access_lines(self, request_id: str) -> list[dict[str, Any]]:
         """The gateway's lines about one request; they are written up to 50 ms later."""

@@ -38,6 +38,8 @@ def echo(input: Text) -> Answer:
 
 
 LAST_LINE = "Ctrl-C stops everything."
+SAYS_S = 60.0
+"""How long a line is waited for."""
 
 
 class Folder:
@@ -62,9 +64,9 @@ class Folder:
         )
 
     @contextlib.contextmanager
-    def up(self, **environment: str) -> Iterator[Up]:
+    def up(self, *options: str, command: str = "up", **environment: str) -> Iterator[Up]:
         with subprocess.Popen(
-            [sys.executable, "-m", "headrace", "up"],
+            [sys.executable, "-m", "headrace", command, *options],
             cwd=self.path,
             env=self.environment | environment,
             stdout=subprocess.PIPE,
@@ -104,15 +106,30 @@ class Up:
         self.process = process
         self.pid = process.pid
         self.said = ""
+        assert process.stdout is not None
+        self._output = process.stdout.fileno()  # read past its own buffer, which nothing can wait for
+        self._unread = b""
 
-    def until(self, text: str) -> str:
-        """Read on to the line with `text`, and return that line."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said += line
-            if text in line:
-                return line
-        raise AssertionError(f"it ended with {self.process.wait()} before it said {text!r}:\n{self.said}")
+    def until(self, text: str, *, within: float = SAYS_S) -> str:
+        """Read on to the line with `text`, and return that line.
+
+        Raises:
+            AssertionError: it isn't said within so many seconds, or the process ends before.
+        """
+        deadline = time.monotonic() + within
+        while True:
+            while b"\n" in self._unread:
+                line, _, self._unread = self._unread.partition(b"\n")
+                self.said += line.decode() + "\n"
+                if text in line.decode():
+                    return line.decode() + "\n"
+            if not select.select([self._output], [], [], max(0, deadline - time.monotonic()))[0]:
+                raise AssertionError(f"it didn't say {text!r} within {within:g} s, but:\n{self.said}")
+            if not (more := os.read(self._output, 2**16)):
+                raise AssertionError(
+                    f"it ended with {self.process.wait()} before it said {text!r}:\n{self.said}"
+                )
+            self._unread += more
 
     def ready(self) -> None:
         self.until(LAST_LINE)
@@ -127,7 +144,8 @@ class Up:
         """Signal it as a terminal does, all of its process group; its exit code."""
         assert self.process.stdout is not None
         os.killpg(self.pid, number)
-        self.said += self.process.stdout.read()
+        self.said += self._unread.decode() + self.process.stdout.read()
+        self._unread = b""
         return self.process.wait()
 
 

@@ -181,7 +181,7 @@ def test_a_problem_is_shown_with_what_to_do(site: tuple[str, type[Site]], tmp_pa
         "headrace: The input is not valid",
         "  /texts/0: is too short",
         "  no such field",
-        "  Correct the input; the function's schema is in `GET /fn/{name}` and in the API reference.",
+        "  Correct the input; the function's schema is on the site's page /docs.",
     ]
 
 
@@ -190,8 +190,8 @@ def test_a_problem_is_shown_with_what_to_do(site: tuple[str, type[Site]], tmp_pa
     [
         ("one-fault", ["headrace: The input is not valid: at /texts/0: is too short", "  Correct the input"]),
         ("broken", ["headrace: The function failed.", "  Read the detail"]),
-        ("busy", ["headrace: No room for the call now", "  Try again after 7 s."]),
-        ("locked", ["headrace: the given key is not valid for {url}", "  Check that"]),
+        ("busy", ["headrace: No room for the call now", "  Try again after 7 s, or make it a job, "]),
+        ("locked", ["headrace: the key given by --key is not valid for {url}", "  Check that"]),
         ("proxy", ["headrace: the server at {url} is not a Headrace gateway (HTTP 502)"]),
         ("page", ["headrace: the server at {url} is not a Headrace gateway (no JSON)"]),
     ],
@@ -216,6 +216,42 @@ def test_the_file_of_a_wrong_key_is_named(site: tuple[str, type[Site]], tmp_path
 
     assert f"headrace: {site[0]} asks for a key, but there is none in {home / 'key'}\n" in missing.stderr
     assert f"headrace: the key in {home / 'key'} is not valid for {site[0]}\n" in wrong.stderr
+
+
+def test_a_wrong_key_of_the_environment_is_named(site: tuple[str, type[Site]], tmp_path: Path) -> None:
+    done = call("locked", cwd=tmp_path, HEADRACE_URL=site[0], HEADRACE_KEY="hr_x")
+
+    assert done.stderr.startswith(f"headrace: the key in HEADRACE_KEY is not valid for {site[0]}\n")
+
+
+@pytest.mark.parametrize("environment", [{}, {"HEADRACE_URL": "127.0.0.1:8000"}])
+def test_an_address_without_a_scheme_is_wrong_usage(tmp_path: Path, environment: dict[str, str]) -> None:
+    given = [] if environment else ["--url", "127.0.0.1:8000"]
+    done = call("echo", *given, cwd=tmp_path, COLUMNS="200", **environment)
+
+    assert done.returncode == 2
+    assert "'127.0.0.1:8000' is no address: write it like http://127.0.0.1:8000" in done.stderr
+
+
+def test_help_says_what_is_sent_without_being_given(tmp_path: Path) -> None:
+    said = " ".join(call("--help", cwd=tmp_path, COLUMNS="200").stdout.split())
+
+    assert "[default: {}]" in said
+    assert "by default this home's, which is never sent to a given --url" in said
+
+
+def test_no_advice_speaks_http() -> None:
+    from headrace.cli._advice import advice, advice_on_job  # noqa: PLC0415 - slow to load
+    from headrace.gateway.problem_kinds import KINDS  # noqa: PLC0415
+
+    for code in KINDS:
+        for said in (advice(code), advice_on_job(code)):
+            assert "`GET" not in said, code
+            assert "Prefer:" not in said, code
+        assert "request id" not in advice_on_job(code)
+        assert "`Retry-After`" not in advice(code, 3)
+    assert "job's id" in advice_on_job("function-failed")
+    assert advice("busy", 3).startswith("Try again after 3 s, or make it a job")
 
 
 def test_an_unreachable_site_is_one_line(tmp_path: Path) -> None:

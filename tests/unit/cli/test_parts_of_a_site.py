@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.call import _pretty
 from headrace.cli.demo import _makes_sense
+from headrace.cli.output import pretty
 from headrace.errors import SettingsError, SetupError
 from headrace.settings import Settings
 from headrace.site import running_url
@@ -128,6 +128,10 @@ def test_each_runner_has_an_address_and_its_share_of_the_cores(
     assert {e["OMP_NUM_THREADS"] for e in environments} == {"2"}
     assert "OMP_NUM_THREADS" not in site_runner_environment(Settings(home=home), 1)
 
+    assert site_runner_environment(Settings(home=home, executors=4), 1)["OMP_NUM_THREADS"] == "2"
+    assert {e["HEADRACE_POOL"] for e in environments} == {"*"}
+    assert site_runner_environment(Settings(home=home, pool="gpu"), 1)["HEADRACE_POOL"] == "gpu"
+
     given = Settings(home=home, runner_advertise="tcp://10.0.0.1:9000")
     assert site_runner_environment(given, 1)["HEADRACE_RUNNER_ADVERTISE"] == "tcp://10.0.0.1:9000"
 
@@ -218,7 +222,7 @@ def test_ends_are_told_in_words() -> None:
 
 
 def test_vectors_are_shown_on_one_line() -> None:
-    assert _pretty({"vectors": [[0.5, -1e-05, 3]], "n": []}) == (
+    assert pretty({"vectors": [[0.5, -1e-05, 3]], "n": []}) == (
         '{\n  "vectors": [\n    [0.5, -1e-05, 3]\n  ],\n  "n": []\n}'
     )
 

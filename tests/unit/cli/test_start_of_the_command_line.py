@@ -10,7 +10,19 @@ import pytest
 from headrace.cli import _check_python
 from headrace.errors import SetupError
 
-COMMANDS = ["up", "gateway", "runner", "migrate", "functions", "keys", "call", "config", "version", "demo"]
+COMMANDS = [
+    "up",
+    "gateway",
+    "runner",
+    "migrate",
+    "functions",
+    "owners",
+    "keys",
+    "call",
+    "config",
+    "version",
+    "demo",
+]
 HEAVY = ("pydantic", "psycopg", "litestar", "httpx2", "torch", "asyncio", "uvicorn", "procrastinate")
 
 
@@ -44,6 +56,7 @@ def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> Non
         "runner",
         "migrate",
         "functions",
+        "owners",
         "keys",
         "call",
         "config",
@@ -57,7 +70,7 @@ def test_help_names_every_command_and_loads_nothing_heavy(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "gateway", "runner", "migrate", "functions", "keys", "call", "demo"]
+    "command", ["up", "gateway", "runner", "migrate", "functions", "owners", "keys", "call", "demo"]
 )
 def test_every_command_explains_itself(tmp_path: Path, command: str) -> None:
     done = run(command, "--help", cwd=tmp_path)
@@ -126,6 +139,8 @@ def test_the_option_says_the_same_version(tmp_path: Path) -> None:
         ["keys", "create"],
         ["functions"],
         ["functions", "retire", "echo"],
+        ["status"],
+        ["jobs", "list"],
         ["migrate", "--check"],
         ["gateway"],
         ["call", "echo"],

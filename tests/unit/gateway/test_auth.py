@@ -9,9 +9,10 @@ from harness.postgres import query
 from headrace.database import Database
 from headrace.errors import DatabaseUnavailable
 from headrace.gateway import auth
-from headrace.gateway.auth import Authenticator
+from headrace.gateway.auth import Authenticator, require, require_call
 from headrace.gateway.problems import Problem
-from headrace.keys import create_key, revoke_key
+from headrace.keys import KeyRow, Scope, create_key, revoke_key
+from headrace.owners import set_quota
 
 
 def run(url: str, scenario: Any) -> None:
@@ -203,3 +204,58 @@ def test_an_unknown_key_does_not_wait_for_a_database_that_is_silent(
         assert (await authenticator.owner(bearer(other))).owner == "bob"
 
     run(database_url, scenario)
+
+
+def test_a_changed_quota_is_known_once_it_is_forgotten(database_url: str) -> None:
+    async def scenario(database: Database, authenticator: Authenticator) -> None:
+        header = bearer(await create_key(database, "ada", functions=["embed"]))
+        key = await authenticator.owner(header)
+        assert (key.functions, key.rate, key.most_outstanding) == ({"embed"}, None, None)
+        await set_quota(database, "ada", rate=2.5, burst=4, most_outstanding=9)
+        assert await authenticator.owner(header) is key
+        authenticator.forget()
+        key = await authenticator.owner(header)
+        assert (key.functions, key.rate, key.burst, key.most_outstanding) == ({"embed"}, 2.5, 4, 9)
+
+    run(database_url, scenario)
+
+
+def key_with(*scopes: Scope, functions: frozenset[str] | None = None) -> KeyRow:
+    return KeyRow("k", "o", "ada", frozenset(scopes), functions)
+
+
+@pytest.mark.parametrize(
+    ("has", "needs", "named"),
+    [
+        (("read",), ("call",), "`call`"),
+        (("call",), ("read",), "`read`"),
+        (("call", "read"), ("admin",), "`admin`"),
+        (("admin",), ("read", "call"), "`read` or `call`"),
+    ],
+)
+def test_a_missing_scope_is_named_in_detail_and_challenge(
+    has: tuple[Scope, ...], needs: tuple[Scope, ...], named: str
+) -> None:
+    with pytest.raises(Problem) as caught:
+        require(key_with(*has), *needs)
+    assert (caught.value.code, caught.value.status) == ("forbidden", 403)
+    assert caught.value.detail == f"The key lacks the scope {named}."
+    challenge = f'Bearer realm="headrace", error="insufficient_scope", scope="{needs[0]}"'
+    assert caught.value.headers == {"WWW-Authenticate": challenge}
+
+
+def test_one_of_the_scopes_is_enough() -> None:
+    require(key_with("call"), "read", "call")
+    require(key_with("call", "read", "admin"), "admin")
+
+
+def test_a_key_calls_its_functions_and_no_others() -> None:
+    require_call(key_with("call"), "anything")
+    narrow = key_with("call", functions=frozenset({"embed", "score"}))
+    require_call(narrow, "embed")
+    with pytest.raises(Problem) as caught:
+        require_call(narrow, "emb")
+    assert (caught.value.code, caught.value.detail) == ("forbidden", "The key may not call `emb`.")
+    assert 'error="insufficient_scope"' in caught.value.headers["WWW-Authenticate"]
+    with pytest.raises(Problem, match="lacks the scope `call`"):
+        require_call(key_with("read", functions=frozenset({"embed"})), "embed")

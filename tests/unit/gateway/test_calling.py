@@ -133,6 +133,21 @@ def test_without_a_runner_the_answer_comes_at_once(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("pool", "whose"),
+    [("default", ""), ("gpu", " of pool gpu"), ("gpu=h200,zone=a", " with labels gpu=h200,zone=a")],
+)
+def test_without_a_runner_the_answer_says_which_are_needed(tmp_path: Path, pool: str, whose: str) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path) as here:
+            call = asked()
+            call.manifest = manifest(pool=pool)
+            detail = (await problem(here.caller, call)).detail
+            assert detail == f"No runner{whose} that serves echo is connected."
+
+    run(scenario)
+
+
 def test_another_interface_is_not_called(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with site(tmp_path, result) as here:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from harness.http_server import run, server
 
+from headrace.gateway.exchange import Exchange
 from headrace.gateway.http import Connection
-from headrace.gateway.invoke import _read_body
 from headrace.gateway.problems import Problem
 
 POST = b"POST /fn/echo HTTP/1.1\r\nHost: x\r\n"
@@ -34,7 +34,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     close: list[tuple[bytes, bytes]] = []
     status = 200
     try:
-        body = await _read_body(exchange, 2**20)
+        body = await Exchange.read_body(exchange, 2**20)
     except Problem as problem:
         body, status, close = problem.code.encode(), problem.status, [(b"connection", b"close")]
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]]

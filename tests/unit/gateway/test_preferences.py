@@ -4,10 +4,11 @@ import contextlib
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.gateway import preferences
+from headrace.gateway.openapi_parts import PARAMETERS
 from headrace.gateway.preferences import Preferences
 from headrace.gateway.problems import Problem
 
@@ -106,6 +107,94 @@ def test_malformed_deadline(value: bytes) -> None:
     with pytest.raises(Problem) as caught:
         preferences.deadline(value)
     assert caught.value.code == "malformed-header"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (b"a", "a"),
+        (b'"a"', "a"),
+        (b' "a" ', "a"),
+        (b"8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
+        (b'"' + b"x" * 255 + b'"', "x" * 255),
+        (b"x" * 255, "x" * 255),
+        (b'"' + b'\\"' * 255 + b'"', '"' * 255),
+        (b'"a\\"\\\\b,c"', 'a"\\b,c'),
+        (b"a\\b;c=~!", "a\\b;c=~!"),
+    ],
+)
+def test_idempotency_key(value: bytes | None, expected: str | None) -> None:
+    assert preferences.idempotency_key(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b" ",
+        b'""',
+        b'"',
+        b'"a',
+        b'a"',
+        b'"a"b',
+        b'"a" "b"',
+        b"a, b",
+        b"a,b",
+        b'"a", "b"',
+        b'"a b"',
+        b"a b",
+        b"a\tb",
+        b'"a\\b"',
+        b'"a\\"',
+        b"\xe9",
+        b"a\n",
+        b"\x7f",
+        b"x" * 256,
+        b'"' + b"x" * 256 + b'"',
+        b'"a";b=1',
+    ],
+)
+def test_malformed_idempotency_key(value: bytes) -> None:
+    with pytest.raises(Problem) as caught:
+        preferences.idempotency_key(value)
+    assert caught.value.code == "malformed-header"
+    assert "`Idempotency-Key`" in caught.value.detail
+
+
+def test_the_documented_pattern_is_what_is_read() -> None:
+    pattern = re.compile(PARAMETERS["Idempotency-Key"]["schema"]["pattern"])
+
+    @settings(max_examples=300)
+    @given(
+        st.text(st.sampled_from('a"\\,; ~!'), max_size=8)
+        | st.text(st.characters(max_codepoint=127), max_size=3)
+    )
+    def agrees(text: str) -> None:
+        is_read = True
+        try:
+            preferences.idempotency_key(text.encode())
+        except Problem:
+            is_read = False
+        assert is_read == (pattern.search(text.strip(" \t")) is not None and not text.endswith("\n"))
+
+    agrees()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, None), (b"low", "low"), (b"Normal", "normal"), (b" HIGH ", "high")],
+)
+def test_priority(value: bytes | None, expected: str | None) -> None:
+    assert preferences.priority(value) == expected
+
+
+@pytest.mark.parametrize("value", [b"", b"urgent", b"1", b"high, low", b'"high"', b"h\xefgh"])
+def test_malformed_priority(value: bytes) -> None:
+    with pytest.raises(Problem) as caught:
+        preferences.priority(value)
+    assert caught.value.code == "malformed-header"
+    assert "`low`, `normal`, `high`" in caught.value.detail
 
 
 @pytest.mark.parametrize("value", [b"a", b"x" * 128, b"0af7651916cd43dd8448eb211c80319c", b"a/b:c=!~"])
@@ -232,6 +321,8 @@ def test_no_header_raises_anything_but_a_problem(value: bytes) -> None:
     for read in (
         preferences.prefer,
         preferences.deadline,
+        preferences.idempotency_key,
+        preferences.priority,
         preferences.request_id,
         preferences.check_accept,
         preferences.check_content_type,
@@ -244,6 +335,11 @@ def test_no_header_raises_anything_but_a_problem(value: bytes) -> None:
 def test_a_long_hostile_header_is_read_in_linear_time() -> None:
     # Quadratic reading of these would take minutes and fail by the suite's timeout.
     for piece in (b'"\\', b'a="b",', b"a;", b'"', b"a=", b"*,", b" "):
-        for read in (preferences.prefer, preferences.check_accept, preferences.check_content_type):
+        for read in (
+            preferences.prefer,
+            preferences.idempotency_key,
+            preferences.check_accept,
+            preferences.check_content_type,
+        ):
             with contextlib.suppress(Problem):
                 read(piece * 60_000)

@@ -5,13 +5,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.scripted_calls import asked, error, in_turn, lost, problem, refused, result, run, site
 from harness.scripted_runner import HANG_UP
 
 from headrace.gateway import calling
-from headrace.link.frames import Call
+from headrace.link.frames import Call, Error, Lost
+
+
+def charged(call: Call) -> Lost:
+    return lost(call, charged=True)
+
+
+def displaced(call: Call) -> Lost:
+    """Its process was killed for another call."""
+    return lost(call, charged=False)
+
+
+def given_back(call: Call) -> Lost:
+    """Its body hadn't begun."""
+    return lost(call, charged=False, suspect=False)
+
+
+def passing(call: Call) -> Error:
+    return error(call, "transient", retryable=True)
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +124,34 @@ def test_a_lost_link_counts_as_a_start_and_the_call_goes_to_another_runner(tmp_p
             await here.caller.answer(call)
             assert sorted(sent.attempt for sent in here.calls) == [1, 2]
             assert (call.charged, call.uncharged) == (1, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("answers", "alone"),
+    [
+        ([charged], [False, True]),
+        ([displaced], [False, True]),
+        ([lambda call: HANG_UP], [False, False]),
+        ([displaced, lambda call: HANG_UP], [False, True, True]),
+        ([given_back], [False, False]),
+        ([passing], [False, False]),
+        ([charged, given_back], [False, True, True]),
+        ([displaced, lambda call: refused(call, seconds=0.01)], [False, True, True]),
+        ([displaced, passing, passing], [False, True, False, False]),
+        ([passing, lambda call: HANG_UP], [False, False, False]),
+    ],
+)
+def test_a_call_is_alone_after_a_start_that_ended_with_its_process(
+    tmp_path: Path, answers: list[Any], alone: list[bool]
+) -> None:
+    """Until it answers, and so has left its process alive. The loss of a link says nothing of it."""
+
+    async def scenario() -> None:
+        async with site(tmp_path, in_turn(*answers, result)) as here:
+            await here.caller.answer(asked(attempts=9))
+            assert [sent.alone for sent in here.calls] == alone
 
     run(scenario)
 

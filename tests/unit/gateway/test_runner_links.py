@@ -31,7 +31,7 @@ def test_a_lost_link_answers_for_its_calls_and_is_dialled_again(tmp_path: Path) 
             await runner.hears(Call)
             runner.lose_links()
             for name, one in zip("ab", pending, strict=True):
-                assert await answered(one) == Lost(name, 1, charged=True)
+                assert await answered(one) == Lost(name, 1, charged=True, suspect=False)
             assert links.serving("echo", "1234") == []
             await linked(links)
             (again,) = links.serving("echo", "1234")
@@ -199,6 +199,8 @@ def test_a_runner_that_says_goodbye_gets_no_new_calls_and_its_answers_are_awaite
             runner.streams[0].on_lost = lambda _: ended.set()
             serving.link.stop("b")
             await ended.wait()  # the gateway hangs up, when nothing is on its way
+            async with asyncio.timeout(10):
+                await serving.link._task  # and doesn't dial again
 
     run(scenario)
 

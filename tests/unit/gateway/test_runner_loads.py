@@ -57,7 +57,24 @@ def test_a_pong_says_the_load_of_every_function(tmp_path: Path) -> None:
             runner.say(Result("job", b"", 1, 0.0, 0.0, load=1))
             await answered(pending)
             assert serving.load == 1
-            assert links.serving("nap", "5678")[0].load == 2
+            (nap,) = links.serving("nap", "5678")
+            assert (nap.load, nap.mean_s) == (2, 0.0)
+
+    run(scenario)
+
+
+def test_a_pong_says_how_long_executions_take(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path) as (_, runner, serving):
+            assert serving.mean_s == 0.0
+            for state, mean_s in (
+                (Pong({}, means={"echo": 0.25, "unheard-of": 9.0}), 0.25),
+                (Pong({"echo": 1}), 0.25),  # nothing new of it
+                (Pong({"echo": 0}, means={"echo": 0.5}), 0.5),
+            ):
+                runner.say(state)
+                while serving.load != state.loads.get("echo", 0) or serving.mean_s != mean_s:
+                    await asyncio.sleep(0)
 
     run(scenario)
 

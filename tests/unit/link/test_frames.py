@@ -87,10 +87,10 @@ def test_the_wire_names_of_version_1() -> None:
     assert {kind.__struct_config__.tag: kind.__struct_fields__ for kind in KINDS} == {
         "HELLO": ("version", "nonce", "proof", "runner_id", "services"),
         "PING": (),
-        "PONG": ("loads", "draining", "degraded"),
+        "PONG": ("loads", "draining", "degraded", "means"),
         "CALL": (
             *("job_id", "function", "interface", "input", "owner", "attempt"),
-            *("remaining_ms", "wait_ms", "request_id", "traceparent", "digest", "key"),
+            *("remaining_ms", "wait_ms", "request_id", "traceparent", "digest", "key", "alone"),
         ),
         "REFUSED": ("job_id", "reason", "load", "retry_after_s", "detail"),
         "STARTED": ("job_id", "attempt"),
@@ -102,7 +102,7 @@ def test_the_wire_names_of_version_1() -> None:
             *("job_id", "category", "message", "attempt", "queue_ms", "exec_ms"),
             *("retryable", "errors", "load"),
         ),
-        "LOST": ("job_id", "attempt", "charged", "load"),
+        "LOST": ("job_id", "attempt", "charged", "load", "suspect"),
         "DUPLICATE": ("job_id", "original_id"),
         "HANDOVER": ("job_id",),
         "HANDED": ("job_id", "withdrawn"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rig import Gateway
@@ -13,6 +14,8 @@ from gpu_runner.frames import Done, Ready, Run, Stop
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.supervisor import Supervisor
 from headrace.sdk.discovery import discover
+
+MODULES = ("executor_functions", "parallel_functions")
 
 
 class Scripted:
@@ -26,10 +29,17 @@ class Scripted:
         self.ahead = Ahead()
         self.is_ready = False
         self.killed_for: Any = None
+        self.closed_for: Any = None
+        self.was_frozen = False
+        self.degraded: dict[str, str] = {}
+        self.interrupted: list[str] = []
         self.sent: list[Run | Stop] = []
 
     def send(self, frame: Any) -> None:
         self.sent.append(frame)
+
+    def interrupt(self, call: Any) -> None:
+        self.interrupted.append(call.job_id)
 
     def kill(self, culprit: Any = None) -> None:
         self.killed_for = self.killed_for or culprit
@@ -60,16 +70,31 @@ class Scripted:
 
 
 class Bench:
-    def __init__(self, executors: int, brief_wait: float) -> None:
-        functions = discover(["executor_functions", "parallel_functions"])
+    def __init__(
+        self, executors: int, brief_wait: float, modules: Sequence[str] = MODULES, device_cap: int = 0
+    ) -> None:
+        functions = discover(modules)
         self.changes = 0
-        self.supervisor = Supervisor(functions, RunnerMetrics(functions), brief_wait, self._changed)
+        self.supervisor = Supervisor(
+            functions, RunnerMetrics(functions), brief_wait, self._changed, device_cap
+        )
         self.executors = [Scripted(index, self.supervisor) for index in range(executors)]
         self.supervisor.executors += self.executors  # type: ignore[arg-type]
         self.gateway = Gateway(self.supervisor)
 
     def _changed(self) -> None:
         self.changes += 1
+
+    async def turn(self) -> None:
+        """What was put off until the loop's next turn happens."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def until(self, met: Callable[[], Any]) -> None:
+        """What happens as time passes has happened."""
+        async with asyncio.timeout(10):
+            while not met():
+                await asyncio.sleep(0.005)
 
     def load(self, function: str = "echo") -> int:
         return self.supervisor.loads()[function]
@@ -80,9 +105,11 @@ class Bench:
         return future.result() if future.done() else None
 
 
-def run(scenario: Any, *, executors: int = 1, brief_wait: float = 10.0, ready: bool = True) -> None:
+def run(
+    scenario: Any, *, executors: int = 1, brief_wait: float = 10.0, ready: bool = True, **options: Any
+) -> None:
     async def limited() -> None:
-        bench = Bench(executors, brief_wait)
+        bench = Bench(executors, brief_wait, **options)
         if ready:
             for executor in bench.executors:
                 executor.become_ready()

@@ -57,3 +57,11 @@ def note(input: Ask) -> int:
     with Path(input.text).open("a") as file:
         file.write("ran\n")
     return 1
+
+
+@function()
+def break_the_channel(input: Ask, *, call: Call) -> int:
+    assert call._report is not None
+    call._report(0.5, 7)  # type: ignore[arg-type]
+    time.sleep(30)
+    return 0

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from gpu_runner.children.executors import ExecutorProcess, start_fork_server
+from gpu_runner.children.watchdog import Warden
 from gpu_runner.executor.main import ExecutorConfig
-from gpu_runner.executors import ExecutorProcess, start_fork_server
 from gpu_runner.metrics import RunnerMetrics
+from gpu_runner.slots import MAIN, group_of
 from gpu_runner.supervisor import Supervisor
 from headrace.link.frames import Answer, Call, Started
 from headrace.sdk.discovery import discover
@@ -39,8 +41,18 @@ class Gateway:
             self.order.append(frame)
             self.answers[frame.job_id].set_result(frame)  # a second answer would raise
 
+    def report(self, frame: object) -> None:
+        """Progress has no reader on the direct path."""
+
     def send(
-        self, function: str, *, job_id: str = "", wait: float = 10, left: float = 100, **input: Any
+        self,
+        function: str,
+        *,
+        job_id: str = "",
+        wait: float = 10,
+        left: float = 100,
+        alone: bool = False,
+        **input: Any,
     ) -> str:
         """Start a call; returns its id."""
         job_id = job_id or f"job-{next(_ids)}"
@@ -48,9 +60,14 @@ class Gateway:
         known = self.supervisor._functions.get(function)
         interface = known.manifest.interface if known else "1234"
         data = msgspec.json.encode(input)
-        frame = Call(job_id, function, interface, data, "o", 1, int(left * 1000), int(wait * 1000))
+        frame = Call(
+            job_id, function, interface, data, "o", 1, int(left * 1000), int(wait * 1000), alone=alone
+        )
         self.supervisor.take(frame, self)
         return job_id
+
+    def stop(self, job_id: str) -> None:
+        self.supervisor.stop(job_id, self)
 
     async def answer_to(self, job_id: str) -> Any:
         async with asyncio.timeout(20):
@@ -64,15 +81,23 @@ class Gateway:
 
 
 class Rig:
-    def __init__(self, *modules: str, executors: int = 1, brief_wait: float = 0.25) -> None:
+    def __init__(
+        self,
+        *modules: str,
+        executors: int = 1,
+        brief_wait: float = 0.25,
+        warden: Warden | None = None,
+        device: str = "cpu",
+        device_cap: int = 0,
+    ) -> None:
         functions = discover(modules)
         self.metrics = RunnerMetrics(functions)
         self.services_changed = 0
-        self.supervisor = Supervisor(functions, self.metrics, brief_wait, self._services_changed)
+        self.supervisor = Supervisor(functions, self.metrics, brief_wait, self._services_changed, device_cap)
         self.metrics.watch(self.supervisor)
         self.gateway = Gateway(self.supervisor)
         context = start_fork_server(())
-        config = ExecutorConfig(functions=modules, device="cpu", threads=1, path=(*sys.path, HERE))
+        config = ExecutorConfig(functions=modules, device=device, threads=1, path=(*sys.path, HERE))
         self.supervisor.executors += [
             ExecutorProcess(
                 index,
@@ -81,6 +106,8 @@ class Rig:
                 self.supervisor.executor_ready,
                 self.supervisor.executor_said,
                 self.supervisor.executor_lost,
+                warden,
+                {name for name, function in functions.items() if group_of(function)[0] == MAIN},
             )
             for index in range(executors)
         ]
@@ -90,13 +117,12 @@ class Rig:
         self.services_changed += 1
 
     def pid(self) -> int:
-        assert self.executor._process is not None
-        assert self.executor._process.pid is not None
-        return self.executor._process.pid
+        assert self.executor.pid is not None
+        return self.executor.pid
 
     async def ready(self) -> None:
         """All executors have loaded."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not all(executor.is_ready for executor in self.supervisor.executors):
                 await asyncio.sleep(0.002)
 
@@ -106,7 +132,7 @@ class Rig:
         return (
             not self.supervisor._calls
             and all(group.load == 0 for group in slots)
-            and all(group._running_s == group._waiting_s == group._waiting_bytes == 0 for group in slots)
+            and all(group.running_s == group._waiting_s == group._waiting_bytes == 0 for group in slots)
             and all(not any(executor.busy.values()) for executor in self.supervisor.executors)
         )
 
@@ -115,9 +141,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def runner(*modules: str, executors: int = 1, brief_wait: float = 0.25) -> AsyncIterator[Rig]:
-    """A runner whose executors are ready."""
-    rig = Rig(*modules, executors=executors, brief_wait=brief_wait)
+async def runner(*modules: str, **options: Any) -> AsyncIterator[Rig]:
+    """A runner whose executors are ready; options are `Rig`'s."""
+    rig = Rig(*modules, **options)
     tasks = [asyncio.create_task(executor.keep_running()) for executor in rig.supervisor.executors]
     try:
         await rig.ready()

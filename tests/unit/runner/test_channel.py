@@ -26,7 +26,7 @@ def pair() -> Iterator[tuple[Channel, socket.socket]]:
         yield Channel(ours), theirs
 
 
-FRAMES: list[ToExecutor] = [a_run("a"), Stop("a"), a_run("b", 70_000), Stop("b")]
+FRAMES: list[ToExecutor] = [a_run("a"), Stop("a", 1), a_run("b", 70_000), Stop("b", 1)]
 
 
 @given(st.data())
@@ -54,27 +54,27 @@ def test_frames_arrive_whole_however_they_are_cut(data: st.DataObject) -> None:
 def test_stops_takes_the_stops_and_leaves_the_rest(pair: tuple[Channel, socket.socket]) -> None:
     channel, peer = pair
     assert channel.stops() == []  # doesn't wait
-    for frame in (a_run("a"), Stop("x"), a_run("b"), Stop("y"), Stop("x")):
+    for frame in (a_run("a"), Stop("x", 1), a_run("b"), Stop("y", 1), Stop("x", 1)):
         peer.sendall(pack(frame))
-    assert channel.stops() == [Stop("x"), Stop("y"), Stop("x")]
+    assert channel.stops() == [Stop("x", 1), Stop("y", 1), Stop("x", 1)]
     assert channel.stops() == []
     assert [channel.receive(), channel.receive()] == [a_run("a"), a_run("b")]
 
 
 def test_half_a_stop_is_none_yet(pair: tuple[Channel, socket.socket]) -> None:
     channel, peer = pair
-    data = pack(Stop("job"))
+    data = pack(Stop("job", 1))
     for byte in data[:-1]:
         peer.sendall(bytes([byte]))
         assert channel.stops() == []
     peer.sendall(data[-1:])
-    assert channel.stops() == [Stop("job")]
+    assert channel.stops() == [Stop("job", 1)]
 
 
 @pytest.mark.parametrize("look", [Channel.receive, Channel.stops])
 def test_the_supervisors_end_is_the_end(pair: tuple[Channel, socket.socket], look: object) -> None:
     channel, peer = pair
-    peer.sendall(pack(Stop("job"))[:3])
+    peer.sendall(pack(Stop("job", 1))[:3])
     peer.close()
     with pytest.raises(EOFError):
         look(channel)  # type: ignore[operator]

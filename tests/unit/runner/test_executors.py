@@ -2,21 +2,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from rig import HERE, Rig, runner
 
-from gpu_runner import executors
+from gpu_runner.children import executors
+from gpu_runner.executor.main import ExecutorConfig
+from gpu_runner.runner import Runner
 from headrace.link.frames import Error, Lost, Refused, Result
+from headrace.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +120,8 @@ def test_a_running_body_sees_that_it_was_stopped(tmp_path: Path) -> None:
         job = rig.gateway.send("obey", text=str(running))
         await until(running.exists)
         waiting = rig.gateway.send("echo", text="next")  # its frame comes before the stop
-        rig.supervisor.stop(job)
-        rig.supervisor.stop(job)
+        rig.gateway.stop(job)
+        rig.gateway.stop(job)
         answer = await rig.gateway.answer_to(job)
         assert answer.category == "cancelled"
         assert isinstance(await rig.gateway.answer_to(waiting), Result)
@@ -130,9 +134,23 @@ def test_the_soft_limit_is_seen_by_check_and_counts_execution_only() -> None:
     async def scenario(rig: Rig) -> None:
         began = time.monotonic()
         answer = await rig.gateway.call("soft")
-        assert answer.category == "soft-limit-exceeded"
+        assert (answer.category, answer.message) == (
+            "soft-limit-exceeded",
+            "The function ran into its soft limit of 0.1 s.",
+        )
         assert 0.1 <= time.monotonic() - began < 5
         assert answer.exec_ms >= 90
+
+    run(scenario)
+
+
+def test_a_deadline_before_the_soft_limit_is_named_as_what_it_is() -> None:
+    async def scenario(rig: Rig) -> None:
+        answer = await rig.gateway.call("obey", left=0.3)
+        assert (answer.category, answer.message) == (
+            "deadline-exceeded",
+            "The call was not finished at its deadline.",
+        )
 
     run(scenario)
 
@@ -187,7 +205,7 @@ def test_a_forked_child_does_not_keep_a_dead_executor_alive(tmp_path: Path) -> N
         file = tmp_path / "pid"
         answer = await rig.gateway.call("fork_and_hang", text=str(file))
         assert answer.category == "hard-limit-exceeded"
-        os.kill(int(file.read_text()), signal.SIGKILL)  # it was alive until now
+        assert not psutil.pid_exists(int(file.read_text()))
         assert await rig.gateway.value("echo", text="up") == "up"
 
     run(scenario)
@@ -299,6 +317,22 @@ def test_a_process_that_ends_while_it_loads_is_started_again(
     asyncio.run(scenario())
 
 
+def test_a_module_that_only_an_executor_cannot_import_is_one_line_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / "unlicensed.py").write_text("raise OSError('no licence here')\n")
+    config = ExecutorConfig(
+        functions=("unlicensed",), device="cpu", threads=1, path=(str(tmp_path), *sys.path)
+    )
+    code = (
+        "import socket, sys; from gpu_runner.executor import main; "
+        "ours, theirs = socket.socketpair(); main.run(theirs, sys.argv[1].encode())"
+    )
+    command = [sys.executable, "-c", code, msgspec.json.encode(config).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    (line,) = done.stdout.splitlines()
+    assert "can't be imported: OSError: no licence here" in json.loads(line)["event"]
+
+
 def _with_environment(config: bytes, tmp_path: Path) -> bytes:
     """A folder in front of the executor's path whose module sets the variable that `fatal` reads."""
     loads = tmp_path / "loads"
@@ -308,6 +342,20 @@ def _with_environment(config: bytes, tmp_path: Path) -> bytes:
         + (Path(HERE) / "fatal_functions.py").read_text().replace("from __future__ import annotations\n", "")
     )
     return config.replace(b'"path":[', f'"path":["{tmp_path}",'.encode())
+
+
+def test_a_runner_fails_with_an_executor_that_is_not_kept_running() -> None:
+    async def ends() -> None:
+        raise RuntimeError("nobody keeps it running")
+
+    async def scenario() -> None:
+        failing = Runner(Settings(), {}, "runner")
+        failing._lives.append(asyncio.create_task(ends()))
+        for waiting in (failing._until_stopped(), failing._unless_stopped(asyncio.Event().wait())):
+            with pytest.raises(RuntimeError, match="nobody keeps"):
+                await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(scenario())
 
 
 def test_starts_that_come_to_nothing_are_spaced_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,45 +389,3 @@ def test_starts_that_come_to_nothing_are_spaced_out(monkeypatch: pytest.MonkeyPa
     assert len(pauses) == len(wanted)
     for pause, want in zip(pauses, wanted, strict=True):
         assert want * 0.8 <= pause <= want * 1.2
-
-
-# ---------------------------------------------------------------------- ends
-
-
-def test_executors_die_with_a_supervisor_that_is_killed() -> None:
-    script = textwrap.dedent(
-        f"""
-        import asyncio, sys, time
-        sys.path.append({HERE!r})
-
-        async def main():
-            from rig import runner
-            async with runner("executor_functions", executors=2) as rig:
-                rig.gateway.send("hang_long")
-                print(*[executor._process.pid for executor in rig.supervisor.executors], flush=True)
-                await asyncio.sleep(60)
-
-        if __name__ == "__main__":
-            asyncio.run(main())
-        """
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script.replace("hang_long", "obey")], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 2
-        assert all(map(psutil.pid_exists, pids))
-        parent.kill()
-        parent.wait()
-        deadline = time.monotonic() + 10
-        while any(_is_alive(pid) for pid in pids):
-            assert time.monotonic() < deadline, "executors outlived their supervisor"
-            time.sleep(0.01)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -8,7 +8,8 @@ import psutil
 import pytest
 from rig import Rig, runner
 
-from gpu_runner import executors
+from gpu_runner.children import executors
+from headrace.link.frames import Lost
 
 
 @pytest.fixture(autouse=True)
@@ -16,9 +17,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_BACKOFF_S", (0.0, 0.02))
 
 
-def run(scenario: Callable[[Rig], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Rig], Awaitable[None]], functions: str = "hostile_functions") -> None:
     async def play() -> None:
-        async with runner("hostile_functions") as rig:
+        async with runner(functions) as rig:
             await scenario(rig)
 
     asyncio.run(play())
@@ -69,8 +70,8 @@ def test_a_stop_that_came_before_its_call_counts(tmp_path: Path) -> None:
         (call,) = rig.supervisor._slots["note"].waiting
         executors_call = rig.supervisor._slots["note"].pop()
         assert call is executors_call
-        rig.supervisor._hand_ahead(call, rig.supervisor._slots["note"], rig.executor)
-        rig.supervisor.stop(held)
+        rig.supervisor.placing.hand_ahead(call, rig.supervisor._slots["note"], rig.executor)
+        rig.gateway.stop(held)
         assert (await rig.gateway.answer_to(held)).category == "cancelled"
         await rig.gateway.answer_to(running)
         assert witness.read_text() == "ran\n"
@@ -94,3 +95,28 @@ def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
         assert await rig.gateway.value("echo", text="up") == "up"
 
     run(scenario)
+
+
+def test_an_executor_that_dies_for_what_it_sent_dies_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert isinstance(await rig.gateway.call("break_the_channel"), Lost)
+        assert "executor 0 sent what is no frame, and is killed: Expected `str`, got `int`" in caplog.text
+        await rig.ready()
+        caplog.clear()
+        rig.executor.kill()
+        await until(lambda: rig.executor.restarts == 2 and rig.executor.is_ready)
+        assert "executor 0 ended" in caplog.text
+        assert "no frame" not in caplog.text
+
+    run(scenario)
+
+
+def test_an_executor_that_can_take_no_calls_ends() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.gateway.value("break_executor")
+        assert isinstance(await rig.gateway.call("async_echo"), Lost)
+        await rig.ready()
+        assert await rig.gateway.value("async_echo", how="up") == "up"
+        assert rig.executor.restarts == 1
+
+    run(scenario, "forking_functions")

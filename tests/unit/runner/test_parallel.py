@@ -59,7 +59,7 @@ def test_the_kinds_do_not_take_each_others_slots() -> None:
         assert isinstance(refused, Refused)
         assert (refused.reason, refused.load) == ("full", 8)
         for job in held[1:]:
-            rig.supervisor.stop(job)
+            rig.gateway.stop(job)
         assert {(await rig.gateway.answer_to(job)).category for job in held[1:]} == {"cancelled"}
         await rig.gateway.answer_to(held[0])
 
@@ -88,7 +88,7 @@ def test_a_stop_ends_one_call_and_no_other(function: str) -> None:
         async with asyncio.timeout(10):
             while not set(jobs) <= set(rig.gateway.started):
                 await asyncio.sleep(0.005)
-        rig.supervisor.stop(jobs[1])
+        rig.gateway.stop(jobs[1])
         assert (await rig.gateway.answer_to(jobs[1])).category == "cancelled"
         assert not rig.gateway.answers[jobs[0]].done()
         assert not rig.gateway.answers[jobs[2]].done()
@@ -104,7 +104,7 @@ def test_a_stop_that_comes_with_its_call_is_heard() -> None:
     async def scenario(rig: Rig) -> None:
         for function in ("forever", "obey_many") * 10:
             job = rig.gateway.send(function)
-            rig.supervisor.stop(job)
+            rig.gateway.stop(job)
             assert (await rig.gateway.answer_to(job)).category == "cancelled"
 
     run(scenario)

@@ -3,13 +3,11 @@ from __future__ import annotations
 import math
 from collections import deque
 
-import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gpu_runner.calls import DirectCall
-from gpu_runner.slots import MAIN, ServiceTime, Slots, slots_for
+from gpu_runner.calls import LocalCall
+from gpu_runner.slots import MAIN, Slots, slots_for
 from headrace.domain import LANE_NAME, Budget, Cost, Limits, Manifest
 from headrace.link.frames import Call
 from headrace.sdk.discovery import discover
@@ -34,10 +32,12 @@ MANIFEST = Manifest(
 class Nobody:
     def answer(self, frame: object) -> None: ...
 
+    def report(self, frame: object) -> None: ...
 
-def a_call(expected_s: float = 0.0, size: int = 2, wait_until: float = 0.0) -> DirectCall:
+
+def a_call(expected_s: float = 0.0, size: int = 2, wait_until: float = 0.0) -> LocalCall:
     frame = Call("job", "echo", "1234", b"x" * size, "o", 1, 1000, 250)
-    call = DirectCall(frame, Nobody(), MANIFEST)
+    call = LocalCall(frame, Nobody(), MANIFEST)
     call.expected_s, call.wait_until = expected_s, wait_until
     return call
 
@@ -48,9 +48,9 @@ class SlotsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.slots = Slots("group", 2)
-        self.running: list[DirectCall] = []
-        self.ahead: list[DirectCall] = []
-        self.waiting: deque[DirectCall] = deque()
+        self.running: list[LocalCall] = []
+        self.ahead: list[LocalCall] = []
+        self.waiting: deque[LocalCall] = deque()
 
     @rule(expected=st.floats(0, 100), size=st.integers(0, 1000), wait=st.integers(0, 10))
     def push(self, expected: float, size: int, wait: int) -> None:
@@ -147,25 +147,6 @@ def test_there_is_a_prediction_without_executors() -> None:
     slots = Slots("group", 1)
     slots.push(a_call(expected_s=3.0))
     assert slots.predicted_wait(0) == 3.0
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1))
-def test_a_service_time_stays_within_what_was_seen(seen: list[float]) -> None:
-    service = ServiceTime()
-    assert service.mean == 0.0
-    for seconds in seen:
-        service.observe(seconds)
-    assert min(seen) <= service.mean * (1 + 1e-9)
-    assert service.mean <= max(seen) * (1 + 1e-9)
-
-
-def test_a_service_time_follows_a_change() -> None:
-    service = ServiceTime()
-    service.observe(1.0)
-    assert service.mean == 1.0  # the first counts whole
-    for _ in range(50):
-        service.observe(3.0)
-    assert service.mean == pytest.approx(3.0, abs=0.02)
 
 
 def test_who_shares_slots() -> None:

@@ -8,7 +8,7 @@ import pytest
 from bench import Bench, run
 from rig import Gateway
 
-from gpu_runner import supervisor as module
+from gpu_runner import enforcement
 from gpu_runner.frames import Failed, Reported
 from headrace.link.frames import Call, Lost, Refused, Result
 
@@ -87,8 +87,8 @@ def test_a_stop_of_a_waiting_call_forgets_it() -> None:
     async def scenario(bench: Bench) -> None:
         (executor,) = bench.executors
         running, waiting, last = (bench.gateway.send("echo") for _ in range(3))
-        bench.supervisor.stop(waiting)
-        bench.supervisor.stop("unknown")
+        bench.gateway.stop(waiting)
+        bench.gateway.stop("unknown")
         assert bench.load() == 2
         executor.finish(running)
         assert executor.runs == [running, last]
@@ -180,7 +180,7 @@ def test_short_calls_are_handed_ahead_and_wait_again_when_the_executor_dies() ->
         jobs = [bench.gateway.send("echo") for _ in range(6)]
         assert executor.runs[1:] == jobs[:4]  # one that runs and three ahead of it
         assert bench.load() == 6
-        bench.supervisor.stop(jobs[2])
+        bench.gateway.stop(jobs[2])
         executor.finish(jobs[0], seconds=0.0001)
         assert bench.told(jobs[0]).load == 5
         executor.lose()
@@ -207,7 +207,7 @@ def test_a_slow_call_announces_itself_once() -> None:
                 await asyncio.sleep(0.005)
         quick = bench.gateway.send("many")
         executor.finish(quick)
-        await asyncio.sleep(2.5 * module._TICK_S)  # it would be said again by now
+        await asyncio.sleep(2.5 * enforcement.TICK_S)  # it would be said again by now
         assert bench.gateway.started == [slow]
         executor.finish(slow)
 

@@ -40,7 +40,7 @@ class Chance:
         if self.jobs:
             job = self.random.choice(self.jobs)
             self.stopped.add(job)
-            self.bench.supervisor.stop(job)
+            self.bench.gateway.stop(job)
 
     def turn(self, executor: Scripted) -> None:
         if not executor.is_ready:

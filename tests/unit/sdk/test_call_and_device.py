@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from headrace import Call, Device, function
 from headrace.errors import CallStopped, DeclarationError
 
 LATER = 3600.0
+
+
+class Words(str):
+    __slots__ = ()
 
 
 def call_with(soft: float = LATER, hard: float = LATER, report=None) -> Call:
@@ -45,10 +51,34 @@ def test_progress_is_reported_and_bounded():
     call.progress(0.5, "half")
     call.progress(1)
     assert seen == [(0.0, ""), (0.5, "half"), (1.0, "")]
-    for fraction in (-0.1, 1.1, float("nan")):
+    for fraction in (-0.1, 1.1, float("nan"), float("inf"), 10**400):
         with pytest.raises(ValueError, match="fraction must be 0 to 1"):
             call.progress(fraction)
     call_with().progress(0.5)
+
+
+def test_progress_takes_numbers_of_any_kind_and_keeps_so_much_of_a_message():
+    seen: list[tuple[float, str]] = []
+    call = call_with(report=lambda fraction, message: seen.append((fraction, message)))
+    call.progress(Fraction(1, 4), "a\x00b\x1b[31m\n")
+    call.progress(np.float32(0.5), Words("kept"))
+    call.progress(1, "x" * 499 + "\udcff" + "y")
+    assert seen == [(0.25, "a\x00b\x1b[31m\n"), (0.5, "kept"), (1.0, "x" * 499 + "?")]
+    assert {(type(fraction), type(message)) for fraction, message in seen} == {(float, str)}
+
+
+@pytest.mark.parametrize("fraction", [True, None, "0.5", 0.5j, [0.5], np.True_])
+def test_progress_is_a_real_number(fraction):
+    call = call_with(report=lambda *_: pytest.fail("it is sent"))
+    with pytest.raises(TypeError, match="fraction must be a real number from 0 to 1, not "):
+        call.progress(fraction)
+
+
+@pytest.mark.parametrize("message", [None, b"half", 7])
+def test_what_is_told_of_progress_is_text(message):
+    call = call_with(report=lambda *_: pytest.fail("it is sent"))
+    with pytest.raises(TypeError, match="message must be a str, not "):
+        call.progress(0.5, message)
 
 
 def test_invoke_is_refused_when_called():

@@ -57,6 +57,32 @@ def test_a_declaration_keeps_the_function_and_says_what_it_needs():
     assert score.__doc__ == score.fn.__doc__
 
 
+def test_pool_and_reserve_are_part_of_the_revision_and_not_of_the_interface():
+    def declared(**options):
+        @function(**options)
+        def score(input: Pair) -> int: ...
+
+        return score.manifest
+
+    plain, reserved = declared(), declared(reserve=64)
+    labelled = declared(pool="zone=a.1, gpu=H200")
+    assert (plain.reserve, reserved.reserve, plain.pool) == (0, 64, "default")
+    assert (declared(pool="large").pool, labelled.pool) == ("large", "gpu=H200,zone=a.1")
+    assert labelled == declared(pool="gpu=H200,zone=a.1")
+    assert len({one.interface for one in (plain, reserved, labelled)}) == 1
+    assert len({one.revision for one in (plain, reserved, labelled)}) == 3
+
+
+def test_an_async_function_reserves_nothing():
+    async def wait(input: int) -> None: ...
+
+    message = refused(lambda: function(reserve=1)(wait))
+    assert message == (
+        f"{__file__}:{wait.__code__.co_firstlineno}: function 'wait', reserve: the function is async, so it "
+        "has slots of its own: leave out reserve="
+    )
+
+
 def test_calling_without_a_model_says_which():
     @function()
     def score(input: int, *, left: Encoder = uses(encoder)) -> int:
@@ -182,7 +208,19 @@ def test_signature_mistakes(fn, expected):
         ({"name": "a/b"}, "name", "a to z"),
         ({"name": "a\n"}, "name", "a to z"),
         ({"name": 3}, "name", "3 is not allowed"),
-        ({"pool": "No Pool"}, "pool", "not allowed"),
+        ({"pool": "No Pool"}, "pool", "not allowed: 1 to 40 characters, a to z"),
+        ({"pool": ""}, "pool", "'' is not allowed: 1 to 40 characters, a to z"),
+        ({"pool": "*"}, "pool", "not allowed"),
+        ({"pool": None}, "pool", "must be a text, not None"),
+        ({"pool": "gpu="}, "pool", "'gpu=' is not allowed: key=value,..."),
+        ({"pool": "GPU=h200"}, "pool", "not allowed: key=value,..."),
+        ({"pool": "gpu=h200,zone"}, "pool", "not allowed: key=value,..."),
+        ({"pool": "gpu=h200,gpu=b200"}, "pool", "each key once"),
+        ({"pool": "gpu=" + "v" * 64}, "pool", "a value of 1 to 63"),
+        ({"reserve": -1}, "reserve", "must be a whole number from 0 to 64, not -1"),
+        ({"reserve": 65}, "reserve", "from 0 to 64, not 65"),
+        ({"reserve": True}, "reserve", "not True"),
+        ({"reserve": 1, "concurrency": 2}, "reserve", "has a concurrency of 2, so it has slots of its own"),
         ({"budget": 10}, "budget", "must be a Budget, not 10"),
         ({"limits": "1MiB"}, "limits", "must be a Limits"),
         ({"cost": 1}, "cost", "must be a Cost"),
@@ -266,8 +304,6 @@ def test_what_is_not_there_yet_is_refused_and_never_half_done():
         ({"batch": Batch(max_cost=8)}, batched, "batch="),
         ({"collect": sum}, yields, "collect="),
         ({"openai": "chat"}, plain, "openai="),
-        ({"reserve": 1}, plain, "reserve="),
-        ({"pool": "large"}, plain, "a pool other than 'default'"),
         ({}, yields, "a body that yields"),
         ({}, yields_async, "a body that yields"),
         ({}, returns_iterator, "an iterator as the return type"),

@@ -9,7 +9,7 @@ import time
 import pytest
 from harness import tiny_encoder
 
-from functions.embed import EmbedInput, EmbedOutput, _embed, _passes, embed, minilm
+from functions.embed import _TOKENS_PER_PASS, EmbedInput, EmbedOutput, _embed, _passes, embed, minilm
 from headrace import Call, Device, InvalidInput
 from headrace.errors import CallStopped
 from headrace.sdk.bytecode import heavy_imports
@@ -18,11 +18,11 @@ pytest.importorskip("sentence_transformers")
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
+def encoder(tmp_path_factory, device):
     with pytest.MonkeyPatch.context() as patch:
         folder = tiny_encoder.build(tmp_path_factory.mktemp("models"))
         patch.setenv("HEADRACE_EMBED_MODEL", str(folder))
-        return minilm.load(Device())
+        return minilm.load(Device.parse(device))
 
 
 def call_with(seconds: float = 60) -> Call:
@@ -72,6 +72,10 @@ def test_bad_inputs_are_refused(body, path):
 
 def test_the_largest_input_is_accepted():
     assert len(embed.decode(json.dumps({"texts": ["a" * 32_768] * 256}).encode()).texts) == 256
+
+
+def test_the_model_is_on_its_device(encoder, device):
+    assert {parameter.device.type for parameter in encoder.parameters()} == {device}
 
 
 def test_vectors_have_unit_length_and_tokens_are_counted(encoder):
@@ -128,6 +132,7 @@ def test_a_stopped_call_ends_between_passes(encoder, monkeypatch):
         return _embed(*arguments)
 
     monkeypatch.setattr("functions.embed._embed", one_pass)
+    monkeypatch.setitem(_TOKENS_PER_PASS, encoder.device.type, 2048)
     with pytest.raises(CallStopped):
         embed.fn(EmbedInput(texts=["a" * 60] * 200), call=call, encoder=encoder)
     assert passes == 1
@@ -140,9 +145,9 @@ def test_a_missing_model_folder_is_said(monkeypatch, tmp_path):
 
 
 @pytest.mark.real_models
-def test_the_real_weights_know_what_belongs_together(monkeypatch):
+def test_the_real_weights_know_what_belongs_together(monkeypatch, device):
     monkeypatch.delenv("HEADRACE_EMBED_MODEL", raising=False)
-    real = minilm.load(Device())
+    real = minilm.load(Device.parse(device))
     water, river, stocks = embedded(
         real,
         "The water drives a turbine.",

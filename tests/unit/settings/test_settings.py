@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SettingsError
+from headrace.pools import LABELS_RULE, NAME_RULE
 from headrace.settings import Settings, load_settings, mask_password, misspelled, origins
 
 SECRET = "postgresql://app:hunter2@db.example/headrace"
@@ -33,6 +34,10 @@ def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
         "runners": 1,
         "runner_advertise": "",
         "device": "auto",
+        "pool": "",
+        "labels": "",
+        "device_cap": 0,
+        "drain_seconds": 10.0,
         "max_hold": 55.0,
         "public_url": "",
         "brief_wait": 0.25,
@@ -41,6 +46,17 @@ def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
         "executors": 1,
         "log_errors": False,
         "runner_metrics": "",
+        "lease": 30.0,
+        "result_ttl": 86_400.0,
+        "job_ttl": 604_800.0,
+        "key_ttl": 86_400.0,
+        "audit_ttl": 34_560_000.0,
+        "backlog": 100_000,
+        "backlog_cost": 0.0,
+        "backlog_age": 0.0,
+        "owner_jobs": 20_000,
+        "batch_queue": 86_400.0,
+        "batch_bytes": 268_435_456,
     }
     assert set(origins().values()) == {"default"}
 
@@ -72,6 +88,13 @@ def test_environment_wins_over_the_file_and_an_override_over_both(monkeypatch: p
         ("HEADRACE_FUNCTIONS", "good,not good", "names of Python modules, separated by commas"),
         ("HEADRACE_FUNCTIONS", ",", "names of Python modules, separated by commas"),
         ("HEADRACE_DEVICE", "tpu", "auto, cpu, cuda, or cuda:N"),
+        ("HEADRACE_POOL", "a b", f"* for every pool, empty, or a name: {NAME_RULE}"),
+        ("HEADRACE_POOL", "gpu=h200", f"* for every pool, empty, or a name: {NAME_RULE}"),
+        ("HEADRACE_LABELS", "gpu", LABELS_RULE),
+        ("HEADRACE_LABELS", "gpu=h200,gpu=b200", LABELS_RULE),
+        ("HEADRACE_DEVICE_CAP", "-1", "a whole number from 0 (no cap) to 10000"),
+        ("HEADRACE_DEVICE_CAP", "10001", "a whole number from 0 (no cap) to 10000"),
+        ("HEADRACE_DRAIN_SECONDS", "3601", "seconds from 0 to 3600"),
         ("HEADRACE_MAX_HOLD", "-1", "seconds over 0, up to 3600"),
         ("HEADRACE_MAX_HOLD", "nan", "seconds over 0, up to 3600"),
         ("HEADRACE_BRIEF_WAIT", "inf", "seconds from 0 to 10"),
@@ -98,6 +121,16 @@ def test_a_wrong_value_names_setting_value_and_what_is_allowed(
         load_settings()
 
     assert str(caught.value) == f"{name}={value}: allowed is {allowed}"
+
+
+def test_labels_have_one_order_and_survive_the_way_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_LABELS", " zone=b , gpu=H200")
+    monkeypatch.setenv("HEADRACE_POOL", "*")
+
+    environment = load_settings(drain_seconds=0.5).environment()
+
+    assert (environment["HEADRACE_LABELS"], environment["HEADRACE_POOL"]) == ("gpu=H200,zone=b", "*")
+    assert environment["HEADRACE_DRAIN_SECONDS"] == "0.5"
 
 
 def test_each_wrong_setting_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

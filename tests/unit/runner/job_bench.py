@@ -1,0 +1,198 @@
+"""A supervisor over scripted executors, fed by a ledger that says only what a test makes it say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bench import Bench
+
+from gpu_runner.jobs.feed import JobFeed
+from gpu_runner.jobs.finishing import Finishing
+from gpu_runner.jobs.held import HeldJobs
+from gpu_runner.jobs.leases import ClaimIds, Leases
+from gpu_runner.jobs.reporting import Reporting
+from headrace.domain import State
+from headrace.ledger.execution import Claimed, Held, Lane, Outcome, Renewal, Report
+
+_ids = itertools.count()
+STATES: dict[str, State] = {"succeeded": "succeeded", "failed": "failed"}
+
+
+def a_job(
+    function: str = "echo", *, job_id: str = "", attempt: int = 1, left: float = 100, alone: bool = False
+) -> Claimed:
+    number = next(_ids)
+    return Claimed(
+        job_id=job_id or f"job-of-ledger-{number}",
+        token=f"token-{number}",
+        attempt=attempt,
+        charged=attempt,
+        function=function,
+        input=b"{}",
+        owner_id="o",
+        remaining_s=left,
+        waited_s=0.0,
+        request_id="request",
+        traceparent="",
+        alone=alone,
+    )
+
+
+class ScriptedLedger:
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.waiting: defaultdict[str, deque[Claimed]] = defaultdict(deque)
+        self.claims: list[tuple[str, list[Lane], list[int]]] = []
+        self.most_alone: list[int] = []  # by claim
+        self.renewals: list[tuple[list[Held], list[str]]] = []
+        self.batches: list[list[Outcome]] = []
+        self.reports: list[list[Report]] = []
+        self.due: float | None = None
+        self.lost: list[str] = []
+        self.cancelled: list[str] = []
+        self.busy: list[str] = []
+        self.fenced: set[str] = set()
+        self.trouble: dict[str, Callable[[Any], Exception | None]] = {}
+        self.open = defaultdict(asyncio.Event)  # by command: closed gates hold it up
+        self.asked = asyncio.Condition()
+        for command in ("claim", "renew", "finish", "progress", "next_due"):
+            self.open[command].set()
+
+    async def _pass(self, command: str, what: Any = None) -> None:
+        async with self.asked:
+            self.asked.notify_all()
+        await self.open[command].wait()
+        if (trouble := self.trouble.get(command)) and (error := trouble(what)):
+            raise error
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait for something that follows from a command."""
+        while not condition():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01), self.asked:
+                    await self.asked.wait()
+
+    def add(self, *jobs: Claimed) -> None:
+        for job in jobs:
+            self.waiting[job.function].append(job)
+
+    async def claim(
+        self, claim_id: str, lanes: Sequence[Lane], free: Sequence[int], alone: int
+    ) -> list[Claimed]:
+        self.claims.append((claim_id, list(lanes), list(free)))
+        self.most_alone.append(alone)
+        left, given = list(free), []
+        for lane in lanes:
+            waiting = self.waiting[lane.function]
+            suspects = [job for job in waiting if job.alone][:alone]
+            for job in [*suspects, *(job for job in waiting if not job.alone)][: left[lane.group]]:
+                left[lane.group] -= 1
+                alone -= job.alone
+                waiting.remove(job)
+                given.append(job)
+        await self._pass("claim", claim_id)
+        return given
+
+    async def next_due(self, functions: Sequence[str]) -> float | None:
+        await self._pass("next_due")
+        due, self.due = self.due, None
+        return due
+
+    async def renew(self, held: Sequence[Held], claiming: Sequence[str]) -> Renewal:
+        self.renewals.append((list(held), list(claiming)))
+        await self._pass("renew")
+        return Renewal(lost=self.lost, cancelled=self.cancelled, busy=self.busy, given_back=0)
+
+    async def finish(self, outcomes: Sequence[Outcome]) -> dict[str, State]:
+        await self._pass("finish", outcomes)
+        self.batches.append(list(outcomes))
+        return {
+            outcome.job_id: STATES.get(outcome.kind, "queued")
+            for outcome in outcomes
+            if outcome.job_id not in self.fenced
+        }
+
+    async def progress(self, reports: Sequence[Report]) -> None:
+        await self._pass("progress", reports)
+        self.reports.append(list(reports))
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        return {outcome.job_id: outcome for batch in self.batches for outcome in batch}
+
+
+class JobBench(Bench):
+    def __init__(self, executors: int, lease_s: float) -> None:
+        super().__init__(executors, brief_wait=10)
+        self.ledger = ScriptedLedger(lease_s)
+        interfaces = {
+            name: function.manifest.interface for name, function in self.supervisor._functions.items()
+        }
+        self.finishing = Finishing(self.ledger, lambda: self.feed.look_for_due())  # noqa: PLW0108 - made later
+        self.reporting = Reporting(self.ledger)
+        metrics = self.supervisor._metrics
+        self.held = HeldJobs(self.supervisor, interfaces, metrics, self.finishing.add, self.reporting.add)
+        self.claim_ids = ClaimIds()
+        self.leases = Leases(self.ledger, self.held, self.claim_ids)
+        self.feed = JobFeed(
+            self.ledger, self.supervisor, interfaces, self.held, self.leases, self.claim_ids, metrics
+        )
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def begin(self, *works: str) -> None:
+        all_works = {
+            "feed": self.feed.run,
+            "renew": self.leases.renew_for_ever,
+            "guard": self.leases.guard,
+            "finish": lambda: self.finishing.run(self.held),
+            "report": self.reporting.run,
+        }
+        self.tasks += [asyncio.create_task(all_works[name]()) for name in works]
+
+    def submit(self, *jobs: Claimed) -> None:
+        """Jobs come into their lanes, and their entries notify."""
+        self.ledger.add(*jobs)
+        for job in jobs:
+            self.feed.heard(job.function)
+
+    def starts(self) -> list[str]:
+        return [job for executor in self.executors for job in executor.runs]
+
+    async def settled(self) -> None:
+        """All that can happen at once has happened: the feed waits for something."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def started(self, job: Claimed) -> None:
+        await self.ledger.until(lambda: job.job_id in self.starts())
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.supervisor._metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def interrupted(self) -> list[BaseException]:
+        return [error for task in self.tasks if task.done() and (error := task.exception())]
+
+
+@asynccontextmanager
+async def job_bench(
+    *works: str, executors: int = 1, lease_s: float = 30.0, ready: bool = True
+) -> AsyncIterator[JobBench]:
+    bench = JobBench(executors, lease_s)
+    if ready:
+        for executor in bench.executors:
+            executor.become_ready()
+    bench.begin(*works)
+    await bench.settled()  # the first look has found nothing
+    try:
+        yield bench
+        assert bench.interrupted() == []
+    finally:
+        for task in bench.tasks:
+            task.cancel()
+        await asyncio.gather(*bench.tasks, return_exceptions=True)
