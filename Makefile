@@ -3,22 +3,31 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST := $(BIN)/python -m pytest
+# Tests run side by side, each file in one process; most of their time they wait. WORKERS=0: one after the other.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test test-full bench lint format schema clean
+.PHONY: help setup up dev demo load test test-full lint format schema clean \
+	bench bench-ledger bench-jobs bench-restart bench-executors bench-limits bench-fairness bench-bloat bench-dev
 .NOTPARALLEL:
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## make the environment, if it isn't there yet
 
 up: $(READY) ## serve in the foreground until Ctrl-C, on an embedded Postgres in .headrace
 	@exec $(BIN)/headrace up
 
+dev: $(READY) ## serve as `make up` does, and serve each change of a file within seconds
+	@exec $(BIN)/headrace dev
+
 demo: $(READY) ## start, make real calls, print the answers, stop
 	@exec $(BIN)/headrace demo
+
+load: $(READY) ## put load on the site that serves from here: http://127.0.0.1:8089, or ARGS="--headless -u 2 -r 2 -t 30s"
+	@exec $(BIN)/locust -f loadtests/locustfile.py --web-host 127.0.0.1 $(ARGS)
 
 test: $(READY) ## run the tests
 	@$(PYTEST) -m "not slow"
@@ -28,6 +37,30 @@ test-full: $(READY) ## run all tests, the slow ones included
 
 bench: $(READY) ## measure the CPU time of one call of a function that does nothing
 	@$(BIN)/python loadtests/call_cost.py
+
+bench-ledger: $(READY) ## measure what one job costs the ledger, empty and full (a few minutes)
+	@$(BIN)/python loadtests/ledger_cost.py
+
+bench-jobs: $(READY) ## measure how fast jobs are accepted, and how soon a lone one is executed
+	@$(BIN)/python loadtests/submit_rate.py
+
+bench-restart: $(READY) ## measure how soon the job of a killed runner starts again elsewhere
+	@$(BIN)/python loadtests/restart_time.py
+
+bench-limits: $(READY) ## measure how soon calls end, and what a long function costs a short one (11 minutes)
+	@$(BIN)/python loadtests/limits.py $(ARGS)
+
+bench-executors: $(READY) ## measure how soon a hard limit frees its slot, and what 1,000 kills leave behind (10 minutes)
+	@$(BIN)/python loadtests/executor_restarts.py $(ARGS)
+
+bench-fairness: $(READY) ## measure what an owner with a long backlog costs another one (21 minutes)
+	@$(BIN)/python loadtests/fairness.py $(ARGS)
+
+bench-dev: $(READY) ## measure how soon `headrace dev` serves a change
+	@$(BIN)/python loadtests/dev_swaps.py $(ARGS)
+
+bench-bloat: $(READY) ## wear a database for an hour, and print how large its tables become: ARGS="--minutes 60"
+	@$(BIN)/python loadtests/bloat.py $(ARGS)
 
 lint: $(READY) ## check style, types and who imports whom
 	@$(BIN)/ruff check .

@@ -24,15 +24,18 @@ SHOWN = ("Collecting ", "Downloading ", "Using cached ", "Building ", "Installin
 def main() -> int:
     """Run the steps, and give the exit status."""
     log_path = Path(sys.prefix) / "install.log"
-    with log_path.open("w") as log:
+    with log_path.open("w", buffering=1) as log:
         for number, (what, arguments) in enumerate(STEPS, start=1):
             started = time.monotonic()
             title = f"  {number}/{len(STEPS)} {what}"
+            if not sys.stdout.isatty():
+                show(title)  # its line gets its end when it is done
             error = install(title, arguments, log)
             if error is not None:
                 print(f"{title}: {error}\n  pip's whole output: {log_path}", file=sys.stderr)
                 return 1
-            show(f"{title}: {time.monotonic() - started:.0f} s", end="\n")
+            done = f": {time.monotonic() - started:.0f} s"
+            show(f"{title}{done}" if sys.stdout.isatty() else done, end="\n")
     return 0
 
 
