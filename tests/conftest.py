@@ -23,8 +23,8 @@ SLOWEST_FIRST = ("faults", "acceptance", "integration/packaging")
 WAITED_IN_VAIN = [NotInTimeError, TimeoutError, httpx2.TimeoutException, subprocess.TimeoutExpired]
 WRONG = ["^AssertionError", r"\b(is|are) final$"]
 """Tests in faults and acceptance kill and time real processes. A shared machine that stalls for seconds can
-fail one of them that is right, so those are tried once more; the summary names them, and each is worth a look.
-In what proves a promise (faults, and what docs/guarantees.md names) only what was waited for in vain is tried
+fail one of them that is right, so those are tried once more; the summary names them: each is worth a look. In
+what proves a promise (faults, and what docs/guarantees.md names) only what was waited for in vain is tried
 again, never a wrong state or count, or a job that doesn't end."""
 PROMISES = frozenset(re.findall(r"tests/[\w/]+\.py", (TESTS.parent / "docs/guarantees.md").read_text()))
 
