@@ -69,6 +69,107 @@ CREATE TYPE public.procrastinate_job_to_defer_v1 AS (
 
 
 --
+-- Name: add_items_v1(uuid[], uuid[], integer[], integer[], integer[], bytea[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.add_items_v1(p_ids uuid[], p_tokens uuid[], p_attempts integer[], p_before integer[], p_counts integer[], p_items bytea[]) RETURNS TABLE(job_id uuid, verdict text)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_free uuid[];
+    v_changed uuid[];
+    v_end integer := 0;
+    v_attempt integer;
+    v_known integer;
+    v_sequence integer;
+    v_items bytea[];
+BEGIN
+    SELECT coalesce(array_agg(f.id), '{}') INTO v_free FROM (
+        SELECT j.id FROM job j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED) AS f;
+    FOR v_group IN 1 .. cardinality(p_ids) LOOP
+        job_id := p_ids[v_group];
+        v_end := v_end + p_counts[v_group];
+        IF p_ids[v_group] <> ALL (v_free) THEN
+            verdict := CASE WHEN EXISTS (SELECT FROM job j WHERE j.id = p_ids[v_group]) THEN 'busy'
+                ELSE 'lost' END;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        PERFORM FROM job j
+        WHERE j.id = p_ids[v_group] AND j.token = p_tokens[v_group] AND j.attempt = p_attempts[v_group]
+            AND j.state = 'running';
+        verdict := 'lost';
+        IF FOUND THEN
+            SELECT i.attempt, i.number INTO v_attempt, v_known FROM job_items i
+            WHERE i.job_id = p_ids[v_group] ORDER BY i.sequence DESC LIMIT 1;
+            IF v_attempt IS DISTINCT FROM p_attempts[v_group] THEN
+                v_known := 0;
+                IF v_attempt IS NOT NULL THEN
+                    DELETE FROM job_items i WHERE i.job_id = p_ids[v_group];
+                END IF;
+            END IF;
+            -- What would leave a gap is refused: nobody could tell that something is missing.
+            IF p_before[v_group] <= v_known THEN
+                verdict := 'written';
+                v_items := p_items[
+                    v_end - p_counts[v_group] + 1 + v_known - p_before[v_group] : v_end];
+                IF cardinality(v_items) > 0 THEN
+                    UPDATE job j SET sequence = j.sequence + cardinality(v_items)
+                    WHERE j.id = p_ids[v_group] RETURNING j.sequence INTO v_sequence;
+                    INSERT INTO job_items (job_id, sequence, attempt, number, bytes, items)
+                    SELECT p_ids[v_group], v_sequence, p_attempts[v_group], v_known + cardinality(v_items),
+                        sum(octet_length(u.item)), v_items
+                    FROM unnest(v_items) AS u (item);
+                    v_changed := v_changed || p_ids[v_group];
+                END IF;
+            END IF;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    PERFORM tell_waiters_v1(v_changed);
+END;
+$$;
+
+
+--
+-- Name: add_usage_v1(uuid, bigint, jsonb); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.add_usage_v1(p_source uuid, p_sequence bigint, p_counts jsonb) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO usage_source AS s (id, sequence, seen_at) VALUES (p_source, p_sequence, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET sequence = excluded.sequence, seen_at = excluded.seen_at
+    WHERE s.sequence < excluded.sequence;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- First of all, in one order, and also where it is marked: whoever sums the hour up waits for this, or
+    -- this for them; and two that add to one minute can't deadlock.
+    INSERT INTO usage_changed AS c (hour)
+    SELECT DISTINCT date_trunc('hour', n.at, 'UTC') AS hour
+    FROM jsonb_to_recordset(p_counts) AS n (at timestamptz) ORDER BY hour
+    ON CONFLICT (hour) DO UPDATE SET hour = excluded.hour;
+    INSERT INTO usage_minute AS u (at, function, kind, reason, device, cost, number, total, buckets)
+    SELECT n.at, n.function, n.kind, n.reason, n.device, n.cost, n.number, n.total, n.buckets
+    FROM jsonb_to_recordset(p_counts) AS n (
+        at timestamptz, function text, kind text, reason text, device text, cost bigint,
+        number bigint, total double precision, buckets jsonb)
+    ORDER BY n.at, n.function, n.kind, n.reason, n.device, n.cost
+    ON CONFLICT (at, function, kind, reason, device, cost) DO UPDATE
+    SET number = u.number + excluded.number, total = u.total + excluded.total,
+        buckets = merge_buckets_v1(u.buckets, excluded.buckets);
+    RETURN true;
+END;
+$$;
+
+
+--
 -- Name: admit_batch_v1(uuid, text, double precision[], double precision, integer, integer, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -129,6 +230,32 @@ BEGIN
     VALUES (p_id, p_runner_id, p_kind, p_job_id, p_actor, v_now, v_now + make_interval(secs => p_valid_s));
     IF p_kind = 'drain' THEN
         PERFORM audit_v1(p_actor, 'runner.drain', p_runner_id::text, '{}');
+    END IF;
+    PERFORM pg_notify('headrace_ask_' || replace(p_runner_id::text, '-', ''), p_id::text);
+END;
+$$;
+
+
+--
+-- Name: ask_runner_v2(uuid, uuid, text, uuid, text, double precision, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.ask_runner_v2(p_id uuid, p_runner_id uuid, p_kind text, p_job_id uuid, p_subject text, p_valid_s double precision, p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    DELETE FROM runner_request r WHERE r.id IN (
+        SELECT o.id FROM runner_request o WHERE o.asked_at < v_now - interval '1 hour'
+        LIMIT 500 FOR UPDATE SKIP LOCKED);
+    INSERT INTO runner_request (id, runner_id, kind, job_id, subject, asked_by, asked_at, expires_at)
+    VALUES (
+        p_id, p_runner_id, p_kind, p_job_id, p_subject, p_actor, v_now,
+        v_now + make_interval(secs => p_valid_s));
+    IF p_kind <> 'stack' THEN
+        PERFORM audit_v1(p_actor, 'runner.' || p_kind, p_runner_id::text,
+            jsonb_strip_nulls(jsonb_build_object('subject', p_subject)));
     END IF;
     PERFORM pg_notify('headrace_ask_' || replace(p_runner_id::text, '-', ''), p_id::text);
 END;
@@ -917,6 +1044,27 @@ $$;
 
 
 --
+-- Name: heartbeat_v2(uuid, jsonb, boolean, bytea); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.heartbeat_v2(p_id uuid, p_capacity jsonb, p_draining boolean, p_report bytea) RETURNS TABLE(known boolean, reported boolean)
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    known := heartbeat_v1(p_id, p_capacity, p_draining);
+    IF known AND p_report IS NOT NULL THEN
+        INSERT INTO runner_report AS r (runner_id, reported_at, report)
+        VALUES (p_id, clock_timestamp(), p_report)
+        ON CONFLICT (runner_id) DO UPDATE
+        SET reported_at = excluded.reported_at, report = excluded.report;
+    END IF;
+    reported := EXISTS (SELECT FROM runner_report r WHERE r.runner_id = p_id);
+    RETURN NEXT;
+END;
+$$;
+
+
+--
 -- Name: held_sessions_v1(); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1045,6 +1193,23 @@ BEGIN
     PERFORM tell_waiters_v1(ARRAY[p_job.id]);
     RETURN 'queued';
 END;
+$$;
+
+
+--
+-- Name: merge_buckets_v1(jsonb, jsonb); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.merge_buckets_v1(p_one jsonb, p_other jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT coalesce(jsonb_object_agg(m.bucket, m.number), '{}') FROM (
+        SELECT e.key AS bucket, sum(e.value::bigint) AS number FROM (
+            SELECT o.key, o.value FROM jsonb_each_text(p_one) AS o
+            UNION ALL
+            SELECT o.key, o.value FROM jsonb_each_text(p_other) AS o
+        ) AS e GROUP BY e.key
+    ) AS m
 $$;
 
 
@@ -1837,6 +2002,35 @@ $$;
 
 
 --
+-- Name: prune_jobs_v2(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_jobs_v2(p_after_s double precision, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[] := ARRAY(
+        SELECT j.id FROM job j
+        WHERE j.finished_at <= v_now - make_interval(secs => p_after_s)
+            AND coalesce(j.result_expires_at <= v_now, true)
+            AND (j.idempotency_key IS NULL OR (
+                SELECT i.job_id FROM idempotency i
+                WHERE i.job_id = j.id AND i.expires_at > v_now LIMIT 1) IS NULL)
+        ORDER BY j.finished_at LIMIT p_limit FOR UPDATE OF j SKIP LOCKED);
+BEGIN
+    DELETE FROM job_items i WHERE i.job_id = ANY (v_ids);
+    DELETE FROM job_event v WHERE v.job_id = ANY (v_ids);
+    DELETE FROM job j WHERE j.id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
 -- Name: prune_keys_v1(integer); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1879,6 +2073,107 @@ BEGIN
     UPDATE job j SET result_place = 'gone', result = NULL WHERE j.id = ANY (v_ids);
     RETURN cardinality(v_ids);
 END;
+$$;
+
+
+--
+-- Name: prune_results_v2(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_results_v2(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[] := ARRAY(
+        SELECT j.id FROM job j
+        WHERE j.result_place = 'row' AND j.result_expires_at <= v_now
+        ORDER BY j.result_expires_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+BEGIN
+    UPDATE job j SET result_place = 'gone', result = NULL WHERE j.id = ANY (v_ids);
+    DELETE FROM job_items i WHERE i.job_id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
+-- Name: prune_usage_hours_v1(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_usage_hours_v1(p_after_s double precision, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_until timestamptz := clock_timestamp() - make_interval(secs => p_after_s);
+    v_rows usage_hour[] := ARRAY(
+        SELECT h FROM usage_hour h WHERE h.at < v_until
+        ORDER BY h.at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+BEGIN
+    DELETE FROM usage_hour h USING unnest(v_rows) AS k
+    WHERE (h.at, h.function, h.kind, h.reason, h.device, h.cost)
+        = (k.at, k.function, k.kind, k.reason, k.device, k.cost);
+    RETURN cardinality(v_rows);
+END;
+$$;
+
+
+--
+-- Name: prune_usage_minutes_v1(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_usage_minutes_v1(p_after_s double precision, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_until timestamptz := clock_timestamp() - make_interval(secs => p_after_s);
+    v_rows usage_minute[] := ARRAY(
+        SELECT m FROM usage_minute m
+        WHERE m.at < v_until
+            AND NOT EXISTS (SELECT FROM usage_changed c WHERE c.hour = date_trunc('hour', m.at, 'UTC'))
+        ORDER BY m.at LIMIT p_limit FOR UPDATE OF m SKIP LOCKED);
+BEGIN
+    -- A process that has been silent for so long won't send anything again.
+    DELETE FROM usage_source s WHERE s.seen_at < v_until;
+    DELETE FROM usage_minute m USING unnest(v_rows) AS k
+    WHERE (m.at, m.function, m.kind, m.reason, m.device, m.cost)
+        = (k.at, k.function, k.kind, k.reason, k.device, k.cost);
+    RETURN cardinality(v_rows);
+END;
+$$;
+
+
+--
+-- Name: read_usage_v1(text, timestamp with time zone, timestamp with time zone, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.read_usage_v1(p_function text, p_since timestamp with time zone, p_until timestamp with time zone, p_step_s double precision) RETURNS TABLE(at timestamp with time zone, function text, kind text, reason text, device text, cost bigint, number bigint, total double precision, buckets jsonb)
+    LANGUAGE sql STABLE
+    SET jit TO 'off'
+    AS $$
+    WITH whole AS (
+        -- Hours that lie in the span whole, and aren't finer than what is wanted.
+        SELECT h.* FROM usage_hour h
+        WHERE h.at >= p_since AND h.at + interval '1 hour' <= p_until
+            AND (p_step_s IS NULL OR p_step_s >= 3600)
+            AND (p_function IS NULL OR h.function = p_function)
+            AND NOT EXISTS (SELECT FROM usage_changed c WHERE c.hour = h.at)
+    ), parts AS (
+        SELECT * FROM whole
+        UNION ALL
+        SELECT m.* FROM usage_minute m
+        WHERE m.at >= p_since AND m.at < p_until AND (p_function IS NULL OR m.function = p_function)
+            AND NOT EXISTS (SELECT FROM whole w WHERE w.at = date_trunc('hour', m.at, 'UTC'))
+    )
+    SELECT CASE WHEN p_step_s IS NULL THEN p_since
+            ELSE to_timestamp(floor(extract(epoch FROM p.at) / p_step_s) * p_step_s) END AS step,
+        p.function, p.kind, p.reason, p.device, p.cost,
+        sum(p.number)::bigint, sum(p.total), merged_buckets_v1(p.buckets)
+    FROM parts p GROUP BY step, p.function, p.kind, p.reason, p.device, p.cost
+    ORDER BY step, p.function, p.kind, p.reason, p.device, p.cost
 $$;
 
 
@@ -2668,6 +2963,36 @@ $$;
 
 
 --
+-- Name: sum_usage_v1(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.sum_usage_v1(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_hours timestamptz[] := ARRAY(
+        SELECT c.hour FROM usage_changed c WHERE c.hour < date_trunc('hour', clock_timestamp(), 'UTC')
+        ORDER BY c.hour LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    v_hour timestamptz;
+BEGIN
+    FOREACH v_hour IN ARRAY v_hours LOOP
+        INSERT INTO usage_hour AS u (at, function, kind, reason, device, cost, number, total, buckets)
+        SELECT v_hour, m.function, m.kind, m.reason, m.device, m.cost,
+            sum(m.number)::bigint, sum(m.total), merged_buckets_v1(m.buckets)
+        FROM usage_minute m WHERE m.at >= v_hour AND m.at < v_hour + interval '1 hour'
+        GROUP BY m.function, m.kind, m.reason, m.device, m.cost
+        ON CONFLICT (at, function, kind, reason, device, cost) DO UPDATE
+        SET number = excluded.number, total = excluded.total, buckets = excluded.buckets
+        WHERE u.number <= excluded.number;  -- else its minutes are forgotten, and something came very late
+    END LOOP;
+    DELETE FROM usage_changed c WHERE c.hour = ANY (v_hours);
+    RETURN cardinality(v_hours);
+END;
+$$;
+
+
+--
 -- Name: sweep_v1(integer); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2723,10 +3048,13 @@ CREATE TABLE public.runner_request (
     expires_at timestamp with time zone NOT NULL,
     answered_at timestamp with time zone,
     answer bytea,
+    subject text,
     CONSTRAINT runner_request_asked_by_check CHECK ((asked_by <> ''::text)),
     CONSTRAINT runner_request_check CHECK (((job_id IS NOT NULL) = (kind = 'stack'::text))),
     CONSTRAINT runner_request_check1 CHECK (((answer IS NOT NULL) = (answered_at IS NOT NULL))),
-    CONSTRAINT runner_request_kind_check CHECK ((kind = ANY (ARRAY['drain'::text, 'stack'::text])))
+    CONSTRAINT runner_request_kind_check CHECK ((kind = ANY (ARRAY['drain'::text, 'stack'::text, 'load'::text, 'unload'::text]))),
+    CONSTRAINT runner_request_subject_check CHECK ((subject <> ''::text)),
+    CONSTRAINT runner_request_subject_of_kind CHECK (((subject IS NOT NULL) = (kind = ANY (ARRAY['load'::text, 'unload'::text]))))
 );
 
 
@@ -2793,6 +3121,20 @@ $$;
 
 
 --
+-- Name: unregister_runner_v3(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.unregister_runner_v3(p_id uuid) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM runner_report r WHERE r.runner_id = p_id;
+    RETURN unregister_runner_v2(p_id);
+END;
+$$;
+
+
+--
 -- Name: waiter_channel_v1(text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2822,6 +3164,17 @@ BEGIN
     RETURN p_ids;
 END;
 $$;
+
+
+--
+-- Name: merged_buckets_v1(jsonb); Type: AGGREGATE; Schema: public; Owner: -
+--
+
+CREATE AGGREGATE public.merged_buckets_v1(jsonb) (
+    SFUNC = public.merge_buckets_v1,
+    STYPE = jsonb,
+    INITCOND = '{}'
+);
 
 
 --
@@ -2963,6 +3316,26 @@ CASE
 END)
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+
+--
+-- Name: job_items; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.job_items (
+    job_id uuid NOT NULL,
+    sequence integer NOT NULL,
+    attempt integer NOT NULL,
+    number integer NOT NULL,
+    bytes bigint NOT NULL,
+    items bytea[] NOT NULL,
+    CONSTRAINT job_items_attempt_check CHECK ((attempt > 0)),
+    CONSTRAINT job_items_bytes_check CHECK ((bytes > 0)),
+    CONSTRAINT job_items_check CHECK (((cardinality(items) >= 1) AND (cardinality(items) <= number))),
+    CONSTRAINT job_items_number_check CHECK ((number > 0)),
+    CONSTRAINT job_items_sequence_check CHECK ((sequence > 0))
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05', toast.autovacuum_vacuum_scale_factor='0.02', toast.autovacuum_vacuum_threshold='1000');
 
 
 --
@@ -3172,6 +3545,18 @@ CREATE TABLE public.runner (
 
 
 --
+-- Name: runner_report; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.runner_report (
+    runner_id uuid NOT NULL,
+    reported_at timestamp with time zone NOT NULL,
+    report bytea NOT NULL,
+    CONSTRAINT runner_report_report_check CHECK ((octet_length(report) <= 1048576))
+);
+
+
+--
 -- Name: schema_component; Type: TABLE; Schema: public; Owner: -
 --
 
@@ -3205,6 +3590,68 @@ CREATE TABLE public.secret (
     value bytea NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT secret_value_check CHECK ((octet_length(value) = 32))
+);
+
+
+--
+-- Name: usage_changed; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.usage_changed (
+    hour timestamp with time zone NOT NULL
+);
+
+
+--
+-- Name: usage_hour; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.usage_hour (
+    at timestamp with time zone CONSTRAINT usage_minute_at_not_null NOT NULL,
+    function text CONSTRAINT usage_minute_function_not_null NOT NULL,
+    kind text CONSTRAINT usage_minute_kind_not_null NOT NULL,
+    reason text CONSTRAINT usage_minute_reason_not_null NOT NULL,
+    device text CONSTRAINT usage_minute_device_not_null NOT NULL,
+    cost bigint CONSTRAINT usage_minute_cost_not_null NOT NULL,
+    number bigint CONSTRAINT usage_minute_number_not_null NOT NULL,
+    total double precision CONSTRAINT usage_minute_total_not_null NOT NULL,
+    buckets jsonb CONSTRAINT usage_minute_buckets_not_null NOT NULL,
+    CONSTRAINT usage_minute_buckets_check CHECK ((jsonb_typeof(buckets) = 'object'::text)),
+    CONSTRAINT usage_minute_cost_check CHECK ((cost >= 0)),
+    CONSTRAINT usage_minute_kind_check CHECK ((kind <> ''::text)),
+    CONSTRAINT usage_minute_number_check CHECK ((number > 0))
+);
+
+
+--
+-- Name: usage_minute; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.usage_minute (
+    at timestamp with time zone NOT NULL,
+    function text NOT NULL,
+    kind text NOT NULL,
+    reason text NOT NULL,
+    device text NOT NULL,
+    cost bigint NOT NULL,
+    number bigint NOT NULL,
+    total double precision NOT NULL,
+    buckets jsonb NOT NULL,
+    CONSTRAINT usage_minute_buckets_check CHECK ((jsonb_typeof(buckets) = 'object'::text)),
+    CONSTRAINT usage_minute_cost_check CHECK ((cost >= 0)),
+    CONSTRAINT usage_minute_kind_check CHECK ((kind <> ''::text)),
+    CONSTRAINT usage_minute_number_check CHECK ((number > 0))
+);
+
+
+--
+-- Name: usage_source; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.usage_source (
+    id uuid NOT NULL,
+    sequence bigint NOT NULL,
+    seen_at timestamp with time zone NOT NULL
 );
 
 
@@ -3299,6 +3746,14 @@ ALTER TABLE ONLY public.idempotency
 
 ALTER TABLE ONLY public.job_event
     ADD CONSTRAINT job_event_pkey PRIMARY KEY (job_id, sequence);
+
+
+--
+-- Name: job_items job_items_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.job_items
+    ADD CONSTRAINT job_items_pkey PRIMARY KEY (job_id, sequence);
 
 
 --
@@ -3398,6 +3853,14 @@ ALTER TABLE ONLY public.runner
 
 
 --
+-- Name: runner_report runner_report_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.runner_report
+    ADD CONSTRAINT runner_report_pkey PRIMARY KEY (runner_id);
+
+
+--
 -- Name: runner_request runner_request_pkey; Type: CONSTRAINT; Schema: public; Owner: -
 --
 
@@ -3427,6 +3890,38 @@ ALTER TABLE ONLY public.schema_migration
 
 ALTER TABLE ONLY public.secret
     ADD CONSTRAINT secret_pkey PRIMARY KEY (name);
+
+
+--
+-- Name: usage_changed usage_changed_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.usage_changed
+    ADD CONSTRAINT usage_changed_pkey PRIMARY KEY (hour);
+
+
+--
+-- Name: usage_hour usage_hour_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.usage_hour
+    ADD CONSTRAINT usage_hour_pkey PRIMARY KEY (at, function, kind, reason, device, cost);
+
+
+--
+-- Name: usage_minute usage_minute_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.usage_minute
+    ADD CONSTRAINT usage_minute_pkey PRIMARY KEY (at, function, kind, reason, device, cost);
+
+
+--
+-- Name: usage_source usage_source_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.usage_source
+    ADD CONSTRAINT usage_source_pkey PRIMARY KEY (id);
 
 
 --
@@ -3788,6 +4283,14 @@ ALTER TABLE ONLY public.procrastinate_jobs
 
 ALTER TABLE ONLY public.procrastinate_periodic_defers
     ADD CONSTRAINT procrastinate_periodic_defers_job_id_fkey FOREIGN KEY (job_id) REFERENCES public.procrastinate_jobs(id);
+
+
+--
+-- Name: runner_report runner_report_runner_id_fkey; Type: FK CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.runner_report
+    ADD CONSTRAINT runner_report_runner_id_fkey FOREIGN KEY (runner_id) REFERENCES public.runner(id) ON DELETE CASCADE;
 
 
 --

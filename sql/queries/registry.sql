@@ -6,10 +6,12 @@ SELECT register_runner_v3(
 );
 
 -- name: heartbeat
-SELECT heartbeat_v1(%(runner_id)s::uuid, %(capacity)s::jsonb, %(draining)s) AS known;
+SELECT known, reported FROM heartbeat_v2(
+    %(runner_id)s::uuid, %(capacity)s::jsonb, %(draining)s, %(report)s::bytea
+);
 
 -- name: unregister
-SELECT unregister_runner_v2(%(runner_id)s::uuid) AS known;
+SELECT unregister_runner_v3(%(runner_id)s::uuid) AS known;
 
 -- name: gateway_seen
 SELECT gateway_seen_v1(%(gateway_id)s::uuid) AS gateways;
@@ -27,6 +29,12 @@ SELECT id::text AS runner_id, address, pool, labels, interfaces, metrics_address
 FROM runner
 WHERE seen_at > clock_timestamp() - runner_silence_v1() AND left_at IS NULL
 ORDER BY started_at, id;
+
+-- name: reports
+-- What the runners that live report of themselves.
+SELECT r.id::text AS runner_id, p.report FROM runner r JOIN runner_report p ON p.runner_id = r.id
+WHERE r.seen_at > clock_timestamp() - runner_silence_v1() AND r.left_at IS NULL
+ORDER BY r.started_at, r.id;
 
 -- name: last_seen
 SELECT i.key AS function, i.value AS interface,

@@ -1,8 +1,8 @@
 -- name: prune_results
-SELECT prune_results_v1(%(limit)s) AS pruned;
+SELECT prune_results_v2(%(limit)s) AS pruned;
 
 -- name: prune_jobs
-SELECT prune_jobs_v1(%(after_s)s, %(limit)s) AS pruned;
+SELECT prune_jobs_v2(%(after_s)s, %(limit)s) AS pruned;
 
 -- name: prune_keys
 SELECT prune_keys_v1(%(limit)s) AS pruned;
