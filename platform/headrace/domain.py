@@ -241,6 +241,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `interface` is the hash of the schemas without titles, descriptions and examples; `revision` is the
     hash of everything else. A call is bound to an interface, never to a revision. `pool` is a name or labels
     (see `headrace.pools`); `reserve` counts the slots of each runner that nothing but the function may take.
+    `batch` says how its calls are joined, if they are; `item_schema` describes the items of what streams.
     """
 
     name: str
@@ -257,6 +258,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     examples: list[Any]
     reserve: int = 0
+    batch: Batch | None = None
+    item_schema: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

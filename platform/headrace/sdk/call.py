@@ -30,10 +30,12 @@ class Call:
         deadline_at: its deadline, or its hard limit where that is earlier, on the same clock.
         report: takes progress; None drops it.
         look_up: called by `check` first, where news of a stop must be fetched.
+        joined_to: of a call that runs together with others, what stands for all of them.
     """
 
     __slots__ = (
         "_deadline_at",
+        "_joined_to",
         "_look_up",
         "_report",
         "_soft_at",
@@ -52,6 +54,7 @@ class Call:
         deadline_at: float,
         report: Callable[[float, str], None] | None = None,
         look_up: Callable[[], None] | None = None,
+        joined_to: Call | None = None,
     ) -> None:
         self.job_id = job_id
         self.attempt = attempt
@@ -59,6 +62,7 @@ class Call:
         self._deadline_at = deadline_at
         self._report = report
         self._look_up = look_up
+        self._joined_to = joined_to
         self._stopped = False
         self._told_in = 0
 
@@ -72,9 +76,14 @@ class Call:
     def check(self) -> None:
         """Return at once while the call may go on; call it between steps of long work.
 
+        Calls that run together go on while one of them may: `is_stopped` says which aren't wanted any more.
+
         Raises:
             CallStopped: the call was cancelled, or has used up its soft limit.
         """
+        if self._joined_to is not None:
+            self._joined_to.check()
+            return
         if self._look_up is not None and not self._stopped:
             self._look_up()
         if self._stopped:
@@ -111,8 +120,8 @@ class Call:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the call has been marked as cancelled."""
-        return self._stopped
+        """Whether the call has been cancelled, as the last `check` has learnt: nobody wants its result."""
+        return self._stopped or (self._joined_to is not None and self._joined_to.is_stopped)
 
     @property
     def told_in(self) -> int:

@@ -36,13 +36,13 @@ class Contract(Generic[In, Out]):
         DeclarationError: a type has no schema, or one that can't be checked.
     """
 
-    def __init__(self, input_type: Any, output_type: Any, place: Place) -> None:
+    def __init__(self, input_type: Any, output_type: Any, place: Place, item_type: Any = None) -> None:
         self._input: TypeAdapter[In]
         self._input, self.input_schema = _described("input type", input_type, input_schema, place)
-        self._output, self.output_schema = _described("output type", output_type, output_schema, place)
-        # In a tuple, because pydantic takes a configuration only beside types that can't have their own.
-        boxed: Any = GenericAlias(tuple, (output_type,))
-        self._checked_output: TypeAdapter[tuple[Any]] = TypeAdapter(boxed, config=_STRICT_OUTPUT)
+        self._output = _Written("output type", output_type, place)
+        self.output_schema = self._output.schema
+        self._item = None if item_type is None else _Written("item type", item_type, place)
+        self.item_schema = None if self._item is None else self._item.schema
         try:
             self._accepts = compiled(self.input_schema)
         except ValueError as error:
@@ -67,22 +67,12 @@ class Contract(Generic[In, Out]):
         Raises:
             InvalidOutput: it doesn't satisfy the output type, or JSON has no words for it.
         """
-        try:
-            (value,) = self._checked_output.validate_python((output,))
-            data = self._output.dump_json(value, by_alias=True, warnings="error")
-            if _may_hide_non_finite(data):
-                self._check_finite(value)
-        except ValidationError as error:
-            details = _details(error)[0]
-            raise InvalidOutput(_located(_pointer(details["loc"][1:]), _message(details))) from None
-        except (PydanticSerializationError, ValueError, RecursionError):
-            raise InvalidOutput("the returned value can't be written as the declared type") from None
-        return data
+        return self._output.encode(output)
 
-    def _check_finite(self, value: Any) -> None:
-        path = _non_finite(self._output.dump_python(value, by_alias=True), "")
-        if path is not None:
-            raise InvalidOutput(_located(path, "NaN and infinite numbers have no JSON"))
+    def encode_item(self, item: Any) -> bytes:
+        """Compact JSON of an item of a stream; raises like `encode`."""
+        assert self._item is not None, "only what streams has items"
+        return self._item.encode(item)
 
     def checked_examples(self, examples: Iterable[Any], place: Place) -> list[Any]:
         """The examples as plain JSON values.
@@ -111,6 +101,41 @@ class Contract(Generic[In, Out]):
         for term in cost.terms:
             if not _leads_somewhere(term.path, self.input_schema):
                 raise place.error("cost", f"the input has no {term.path!r}")
+
+
+class _Written:
+    """A type that a body gives, as it is checked and written.
+
+    Args:
+        field: what it is, for errors.
+        type_: the type.
+        place: of the declaration.
+    """
+
+    def __init__(self, field: str, type_: Any, place: Place) -> None:
+        self._adapter, self.schema = _described(field, type_, output_schema, place)
+        # In a tuple, because pydantic takes a configuration only beside types that can't have their own.
+        boxed: Any = GenericAlias(tuple, (type_,))
+        self._checked: TypeAdapter[tuple[Any]] = TypeAdapter(boxed, config=_STRICT_OUTPUT)
+
+    def encode(self, value: Any) -> bytes:
+        """Compact JSON of a value; raises as `Contract.encode` says."""
+        try:
+            (value,) = self._checked.validate_python((value,))
+            data = self._adapter.dump_json(value, by_alias=True, warnings="error")
+            if _may_hide_non_finite(data):
+                self._check_finite(value)
+        except ValidationError as error:
+            details = _details(error)[0]
+            raise InvalidOutput(_located(_pointer(details["loc"][1:]), _message(details))) from None
+        except (PydanticSerializationError, ValueError, RecursionError):
+            raise InvalidOutput("the returned value can't be written as the declared type") from None
+        return data
+
+    def _check_finite(self, value: Any) -> None:
+        path = _non_finite(self._adapter.dump_python(value, by_alias=True), "")
+        if path is not None:
+            raise InvalidOutput(_located(path, "NaN and infinite numbers have no JSON"))
 
 
 def _described(

@@ -83,8 +83,10 @@ def function(
 
     Args:
         misplaced: nothing belongs here; it is there to catch `@function` without parentheses.
-        batch: how calls are joined; not yet supported.
-        collect: joins the items of a stream; not yet supported.
+        batch: how calls are joined: the first parameter is then a list of inputs, and a list of as many
+            outputs is returned, with an exception in the place of each that failed.
+        collect: joins the items of a body that yields, for callers that don't stream: takes the list of them,
+            returns the output. `list` gives them as they are.
         options: see `FunctionOptions`.
 
     Raises:
@@ -99,28 +101,37 @@ def function(
         if not isinstance(fn, FunctionType):
             raise Place.of_caller("function").error("", f"decorates a function, not {fn!r}")
         place = Place.of(fn, "function")
-        if batch is not None:
-            raise place.not_yet("batch=")
-        if collect is not None:
-            raise place.not_yet("collect=")
+        if batch is not None and not isinstance(batch, Batch):
+            raise place.error("batch", f"must be a Batch, not {batch!r}")
+        if collect is not None and not callable(collect):
+            raise place.error("collect", f"must be a function, not {collect!r}")
         names = caller().f_locals  # types may be local where a test declares a function
-        return _declare(fn, read_options(options, place), place, names)
+        return _declare(fn, read_options(options, place), place, names, batch, collect)
 
     return declare
 
 
 def _declare(
-    fn: FunctionType, options: Options, place: Place, names: Mapping[str, Any]
+    fn: FunctionType,
+    options: Options,
+    place: Place,
+    names: Mapping[str, Any],
+    batch: Batch | None,
+    collect: Callable[[list[Any]], Any] | None,
 ) -> Function[Any, Any]:
     from headrace.sdk.contract import Contract  # noqa: PLC0415 - pydantic loads with the first declaration
 
     name = check_function_name(fn.__name__ if options.name is None else options.name, place)
-    check_reserve(options, place, is_async=inspect.iscoroutinefunction(fn))
-    signature = read_signature(fn, place, names)
-    contract: Contract[Any, Any] = Contract(signature.input_type, signature.output_type, place)
+    signature = read_signature(fn, place, names, is_batched=batch is not None, collect=collect)
+    check_reserve(options, place, is_async=signature.is_async)
+    contract: Contract[Any, Any] = Contract(
+        signature.input_type, signature.output_type, place, signature.item_type
+    )
     contract.check_cost(options.cost, place)
-    manifest = _manifest(fn, name, options, signature, contract, place)
-    return Function(fn, signature=signature, contract=contract, manifest=manifest, place=place)
+    manifest = _manifest(fn, name, options, signature, contract, place, batch, collect)
+    return Function(
+        fn, signature=signature, contract=contract, manifest=manifest, place=place, collect=collect
+    )
 
 
 def _manifest(
@@ -130,12 +141,14 @@ def _manifest(
     signature: Signature,
     contract: Contract[Any, Any],
     place: Place,
+    batch: Batch | None,
+    collect: Callable[[list[Any]], Any] | None,
 ) -> Manifest:
     from headrace.sdk.schemas import interface_hash, short_hash  # noqa: PLC0415 - it imports pydantic
 
     manifest = Manifest(
         name=name,
-        interface=interface_hash(contract.input_schema, contract.output_schema),
+        interface=interface_hash(contract.input_schema, contract.output_schema, contract.item_schema),
         revision="",
         description=inspect.getdoc(fn) or "",
         input_schema=contract.input_schema,
@@ -148,6 +161,10 @@ def _manifest(
         pool=options.pool,
         examples=contract.checked_examples(options.examples, place),
         reserve=options.reserve,
+        batch=batch,
+        item_schema=contract.item_schema,
     )
-    loaders = [cast("FunctionType", model.loader) for model in signature.models.values()]
-    return msgspec.structs.replace(manifest, revision=short_hash([manifest, fingerprint(fn, *loaders)]))
+    code = [cast("FunctionType", model.loader) for model in signature.models.values()]
+    if isinstance(collect, FunctionType):
+        code.append(collect)
+    return msgspec.structs.replace(manifest, revision=short_hash([manifest, fingerprint(fn, *code)]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -28,6 +27,7 @@ class Function(Generic[In, Out]):
         contract: its validators.
         manifest: what gateways are told.
         place: where it is declared.
+        collect: joins the items of a stream.
     """
 
     def __init__(
@@ -38,15 +38,19 @@ class Function(Generic[In, Out]):
         contract: Contract[In, Out],
         manifest: Manifest,
         place: Place,
+        collect: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self.fn = fn
         self.name = manifest.name
         self.manifest = manifest
         self.place = place
-        self.is_async = inspect.iscoroutinefunction(fn)
+        self.is_async = signature.is_async
+        self.is_batched = manifest.batch is not None
+        self.is_streaming = manifest.item_schema is not None
         self.call_parameter = signature.call_parameter
         self.models: Mapping[str, Model[Any]] = MappingProxyType(dict(signature.models))
         self._contract = contract
+        self._collect = collect
         self.__doc__ = fn.__doc__
         self.__name__ = fn.__name__
         self.__module__ = fn.__module__
@@ -66,6 +70,15 @@ class Function(Generic[In, Out]):
             InvalidOutput: it doesn't satisfy the output type, or JSON has no words for it.
         """
         return self._contract.encode(output)
+
+    def encode_item(self, item: Any) -> bytes:
+        """Compact JSON of an item of a stream; raises like `encode`."""
+        return self._contract.encode_item(item)
+
+    def collect(self, items: list[Any]) -> Any:
+        """The output that the items of a stream make; whatever the author's function raises."""
+        assert self._collect is not None, "only what streams has items"
+        return self._collect(items)
 
     def __call__(self, input: In, **injected: Any) -> Any:  # noqa: A002 - the platform's word
         """Run the body here and now, everything injected given by name. An async one gives a coroutine."""

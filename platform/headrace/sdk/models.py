@@ -54,9 +54,10 @@ def model(*misplaced: object, keep_alive: float = FOREVER, memory: int | str | N
 
     Args:
         misplaced: nothing belongs here; it is there to catch `@model` without parentheses.
-        keep_alive: seconds for which it stays loaded after its last use; FOREVER never unloads it, and is
-            all that this version supports.
-        memory: what it needs, in bytes or as text such as "400MiB"; recorded, and not enforced yet.
+        keep_alive: seconds for which it stays loaded after its last use, when it is loaded at its first;
+            FOREVER loads it when its executor starts, and unloads it only for want of memory.
+        memory: what it needs on its device, in bytes or as text such as "400MiB". Until it has been measured
+            this much is set aside for it; a figure that is too small is told in the runner's log.
     """
     if misplaced:
         raise Place.of_caller("model").error(
@@ -96,8 +97,6 @@ def _check_keep_alive(keep_alive: object, place: Place) -> None:
     )
     if not valid:
         raise place.error("keep_alive", f"must be FOREVER or seconds from 0, not {keep_alive!r}")
-    if keep_alive != FOREVER:
-        raise place.not_yet("a keep_alive other than FOREVER")
 
 
 class Uses:

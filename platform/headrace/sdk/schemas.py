@@ -87,9 +87,14 @@ def _refuse(uri: str) -> NoReturn:
     raise ValueError("schemas can't refer to other documents")
 
 
-def interface_hash(input_schema: dict[str, Any], output_schema: dict[str, Any]) -> str:
+def interface_hash(
+    input_schema: dict[str, Any], output_schema: dict[str, Any], item_schema: dict[str, Any] | None = None
+) -> str:
     """The name of an interface: equal for schemas that differ in titles, descriptions and examples only."""
-    return short_hash([_bare(input_schema), _bare(output_schema)])
+    schemas = (
+        [input_schema, output_schema] if item_schema is None else [input_schema, output_schema, item_schema]
+    )
+    return short_hash([_bare(schema) for schema in schemas])
 
 
 def short_hash(value: object) -> str:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, Final, get_origin, get_type_hints
+from types import SimpleNamespace, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from headrace.sdk.call import Call
 from headrace.sdk.file import File
 from headrace.sdk.models import Model, Uses
 from headrace.sdk.places import Place
 
-_STREAMS: Final = (Iterator, AsyncIterator, Generator, AsyncGenerator)
+Kind = Literal["plain", "batched", "streaming"]
+"""What a body takes and gives: one input and one output; lists of both; or one input and many items."""
+
+_STREAMS: Final = (Iterator, Iterable, Generator)
+_ASYNC_STREAMS: Final = (AsyncIterator, AsyncIterable, AsyncGenerator)
+_LISTS: Final = (list, Sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,31 +36,42 @@ class Signature:
     """What a declaration's signature says.
 
     Args:
-        input_type: the first parameter's type, resolved.
-        output_type: the return type, resolved.
-        call_parameter: the parameter that takes the running call, if any.
+        input_type: the type of one call's input, resolved.
+        output_type: the type of one call's output, resolved.
+        item_type: the type of a stream's items; None for what doesn't stream.
+        call_parameter: the parameter that takes the running call, or the running calls of a batch, if any.
         models: the models to inject, by parameter.
+        is_async: whether the body runs in the event loop.
     """
 
     input_type: Any
     output_type: Any
+    item_type: Any
     call_parameter: str | None
     models: Mapping[str, Model[Any]]
+    is_async: bool
 
 
-def read_signature(fn: Callable[..., Any], place: Place, local_names: Mapping[str, Any]) -> Signature:
+def read_signature(
+    fn: Callable[..., Any],
+    place: Place,
+    local_names: Mapping[str, Any],
+    *,
+    is_batched: bool = False,
+    collect: Callable[..., Any] | None = None,
+) -> Signature:
     """Read and check `fn`'s signature.
 
     Args:
         fn: the decorated function.
         place: named by every error.
         local_names: names besides the module's that annotations may use.
+        is_batched: whether it takes a list of inputs.
+        collect: joins the items of a stream; None where the body doesn't stream.
 
     Raises:
-        DeclarationError: the signature isn't one of a plain function.
+        DeclarationError: the signature isn't one of such a function.
     """
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise place.not_yet("a body that yields")
     resolve = _Resolver(fn, place, local_names)
     signature = inspect.signature(fn)
     parameters = list(signature.parameters.values())
@@ -53,15 +79,91 @@ def read_signature(fn: Callable[..., Any], place: Place, local_names: Mapping[st
         raise place.error("input", "the function needs a first parameter, its input")
     first, *injected = parameters
     _check_input(first, place)
-    call_parameter, models = _injected(injected, place, resolve)
+    call_parameter, models = _injected(injected, place, resolve, is_batched=is_batched)
     if signature.return_annotation is signature.empty:
         raise place.error("return", "has no type; annotate it (-> None for a function without a result)")
-    output_type = resolve("return", signature.return_annotation)
-    if get_origin(output_type) in _STREAMS or output_type in _STREAMS:
-        raise place.not_yet("an iterator as the return type")
-    return Signature(
-        resolve(f"parameter {first.name!r}", first.annotation), output_type, call_parameter, models
-    )
+    returned = resolve("return", signature.return_annotation)
+    streams = _is_stream(fn, returned)
+    input_type = resolve(f"parameter {first.name!r}", first.annotation)
+    item_type = None
+    if is_batched:
+        if streams:
+            raise place.error("batch", "a body that yields can't be batched: leave out batch=")
+        input_type = _element(input_type, f"parameter {first.name!r}", place)
+        returned = _without_exceptions(_element(returned, "return", place), place)
+    elif streams:
+        if collect is None:
+            raise place.error(
+                "collect",
+                "is missing: the body yields, so write collect=FUNCTION, which makes of the list of its "
+                "items the result for callers that don't stream, or collect=list",
+            )
+        item_type = _item(fn, returned, place)
+        returned = _collected(collect, item_type, place)
+    elif collect is not None:
+        raise place.error("collect", "joins what a body yields, and this one returns: leave it out")
+    is_async = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    return Signature(input_type, returned, item_type, call_parameter, models, is_async)
+
+
+def _is_stream(fn: Callable[..., Any], returned: Any) -> bool:
+    is_generator = inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+    return is_generator or (get_origin(returned) or returned) in (*_STREAMS, *_ASYNC_STREAMS)
+
+
+def _element(annotation: Any, field: str, place: Place) -> Any:
+    """The type of the elements of a list."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) not in _LISTS or len(arguments) != 1:
+        what = "list[INPUT]" if field != "return" else "list[OUTPUT | Exception]"
+        raise place.error(field, f"must be {what}, as the function is batched")
+    return arguments[0]
+
+
+def _without_exceptions(annotation: Any, place: Place) -> Any:
+    """The type without `Exception`, which stands for an item that failed."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    arguments: tuple[Any, ...] = get_args(annotation)
+    kept = tuple(one for one in arguments if not _is_exception(one))
+    if not kept:
+        raise place.error("return", "has no type of an output that succeeded")
+    return Union[kept]  # noqa: UP007 - of as many as there are
+
+
+def _is_exception(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Exception)
+
+
+def _item(fn: Callable[..., Any], returned: Any, place: Place) -> Any:
+    """The type of what a stream yields."""
+    if inspect.iscoroutinefunction(fn):
+        raise place.error("return", "an async function that streams must yield, not return an iterator")
+    is_async = inspect.isasyncgenfunction(fn)
+    expected = _ASYNC_STREAMS if is_async else _STREAMS
+    arguments = get_args(returned)
+    if (get_origin(returned) or returned) not in expected or not arguments:
+        raise place.error(
+            "return", f"must be {'Async' if is_async else ''}Iterator[ITEM], as the body yields"
+        )
+    return arguments[0]
+
+
+def _collected(collect: Callable[..., Any], item_type: Any, place: Place) -> Any:
+    """The type of what joins a stream's items."""
+    if collect is list:
+        return list[item_type]
+    if getattr(collect, "__name__", "") == "join" and isinstance(getattr(collect, "__self__", None), str):
+        return str  # "".join
+    try:
+        found = get_type_hints(collect, include_extras=True)
+    except Exception as error:  # its types may be anywhere
+        raise place.error("collect", f"its types can't be resolved ({error})") from None
+    if "return" not in found:
+        raise place.error(
+            "collect", "has no return type; annotate it, as it is the type of the function's output"
+        )
+    return found["return"]
 
 
 def _check_input(first: inspect.Parameter, place: Place) -> None:
@@ -77,8 +179,10 @@ def _check_input(first: inspect.Parameter, place: Place) -> None:
 
 
 def _injected(
-    parameters: list[inspect.Parameter], place: Place, resolve: _Resolver
+    parameters: list[inspect.Parameter], place: Place, resolve: _Resolver, *, is_batched: bool
 ) -> tuple[str | None, dict[str, Model[Any]]]:
+    running: Any = list[Call] if is_batched else Call
+    words = "list[Call]" if is_batched else "Call"
     call_parameter: str | None = None
     models: dict[str, Model[Any]] = {}
     for parameter in parameters:
@@ -94,9 +198,9 @@ def _injected(
         if isinstance(parameter.default, Uses):
             # Its annotation stays unread: the type may exist for type checkers only.
             models[parameter.name] = parameter.default.model
-        elif resolve(field, parameter.annotation) is not Call:
+        elif resolve(field, parameter.annotation) != running:
             raise place.error(
-                field, "nothing to inject; annotate it as Call, or give it the default uses(MODEL)"
+                field, f"nothing to inject; annotate it as {words}, or give it the default uses(MODEL)"
             )
         elif parameter.default is not parameter.empty:
             raise place.error(field, "the running call is always given, so it must have no default")
