@@ -98,6 +98,8 @@ class Alone:
                 closed = executor
         if closed is None or not _is_empty(closed) or not self._may_start(slots):
             return False
+        if call.frame.function in closed.lacking:
+            return False  # they are loaded, and this is asked again
         self._waiting.remove(first)
         self._start(call, slots, closed)
         return True
@@ -112,9 +114,9 @@ class Alone:
     def _choose(self, call: LocalCall, slots: Slots) -> ExecutorProcess | None:
         function = call.frame.function
         able = [one for one in self._executors if one.is_ready and function not in one.degraded]
-        able.sort(key=lambda one: len(one.calls) + len(one.ahead))
+        able.sort(key=lambda one: (function in one.lacking, len(one.calls) + len(one.ahead)))
         return next((one for one in able if self._may_close(one, slots)), None)
 
 
 def _is_empty(executor: ExecutorProcess) -> bool:
-    return executor.is_ready and not executor.calls and not executor.ahead
+    return executor.is_ready and not executor.calls and not executor.ahead and not executor.is_moving

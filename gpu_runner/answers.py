@@ -8,22 +8,28 @@ import time
 from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
 from gpu_runner.frames import Done, Failed
+from gpu_runner.service_times import ServiceTime
 from headrace.link.frames import Error, Lost, Result
 
 log = logging.getLogger(__name__)
 
 
-def answer_of(call: LocalCall, ended: Done | Failed, load: int) -> tuple[Result | Error, str]:
+def answer_of(
+    call: LocalCall, ended: Done | Failed, load: int, times: ServiceTime
+) -> tuple[Result | Error, str]:
     """The answer for an execution that came to its own end, and its outcome in a word.
 
     Args:
         call: whose execution it was.
         ended: what its executor said.
         load: of the function's slots now.
+        times: how long the function's executions take.
     """
     exec_ms, attempt = ended.exec_s * 1000, call.frame.attempt
     if isinstance(ended, Done):
-        return Result(call.job_id, ended.output, attempt, call.queue_ms, exec_ms, load), "succeeded"
+        mean_s, cost_s = times.mean, times.per_cost
+        result = Result(call.job_id, ended.output, attempt, call.queue_ms, exec_ms, load, mean_s, cost_s)
+        return result, "succeeded"
     category, message = ended.category, ended.message
     if category == "stopped" and call.stopped:
         category = "cancelled"
@@ -47,20 +53,23 @@ def answer_of(call: LocalCall, ended: Done | Failed, load: int) -> tuple[Result 
     return error, category
 
 
-def answer_of_lost(call: LocalCall, executor: ExecutorProcess, load: int) -> tuple[Error | Lost, str, float]:
+def answer_of_lost(
+    call: LocalCall, executor: ExecutorProcess, load: int, *, is_culprit: bool | None = None
+) -> tuple[Error | Lost, str, float]:
     """The answer for a call whose executor has ended under it, its outcome in a word, and how long it ran.
 
     A crash of unknown cause charges everyone in it; a neighbour's kill charges nobody else; and the end of
-    executors because this process was frozen says nothing about anyone.
+    executors because this process was frozen, or of one for what it loads, says nothing about anyone.
 
     Args:
         call: what ran in it.
         executor: that was lost.
         load: of the function's slots now.
+        is_culprit: whether the process was killed because of it; by default where it was killed for it alone.
     """
     culprit = executor.killed_for
     seconds = time.monotonic() - call.started_at
-    if call is culprit:
+    if call is culprit if is_culprit is None else is_culprit:
         error = _killed(call, seconds, load)
         return error, error.category, seconds
     log.warning(
@@ -70,8 +79,9 @@ def answer_of_lost(call: LocalCall, executor: ExecutorProcess, load: int) -> tup
         call.frame.function,
         call.frame.attempt,
     )
-    is_charged = culprit is None and not executor.was_frozen
-    lost = Lost(call.job_id, call.frame.attempt, is_charged, load, suspect=not executor.was_frozen)
+    is_nobodys_fault = executor.was_frozen or executor.was_loading
+    is_charged = culprit is None and not is_nobodys_fault
+    lost = Lost(call.job_id, call.frame.attempt, is_charged, load, suspect=not is_nobodys_fault)
     return lost, "lost", seconds
 
 

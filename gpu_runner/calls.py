@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final, Protocol
 
-from gpu_runner.frames import Reported
+from gpu_runner.frames import Reported, Run, RunBatch, Streamed
 from headrace.domain import Manifest
 from headrace.link.frames import Answer, Call, Started
 
@@ -20,8 +21,8 @@ class Caller(Protocol):
         """Take what has become of the call; ignored by a gateway that is gone."""
         ...
 
-    def report(self, frame: Reported) -> None:
-        """Take the progress that a running call has told."""
+    def tell(self, frame: Reported | Streamed) -> None:
+        """Take how far a running call is, or an item of its stream."""
         ...
 
 
@@ -96,9 +97,32 @@ class LocalCall:
         return self.frame.job_id
 
     @property
+    def parts(self) -> Sequence[LocalCall]:
+        """Those who get an answer: itself, or what it was joined of."""
+        return (self,)
+
+    @property
+    def size(self) -> int:
+        """Bytes of input."""
+        return len(self.frame.input)
+
+    @property
     def hold_until(self) -> float:
         """When its connection is given up: waiting any longer is of no use."""
         return self.received_at + self.frame.wait_ms / 1000
+
+    def run(self) -> Run | RunBatch:
+        """What its executor is told."""
+        frame = self.frame
+        return Run(
+            frame.job_id,
+            frame.function,
+            frame.input,
+            frame.attempt,
+            self.manifest.budget.soft_limit,
+            self.deadline_at,
+            frame.credit,
+        )
 
     def start(self, executor: Executor, patience_s: float) -> None:
         """Note the start, and when the call is interrupted and killed.

@@ -29,6 +29,8 @@ def patience_s(load_s: float) -> float:
 def enforce(executor: ExecutorProcess, now: float) -> None:
     """Look at all that runs in one executor, at an instant of `time.monotonic()`."""
     for call in executor.calls.values():
+        if not call.started_at:
+            continue  # it waits in its slot for others to join it
         if now >= call.kill_at and executor.is_ready:
             log.warning("job %s %s: executor %d is killed", call.job_id, _why(call, now), executor.index)
             executor.kill(call)

@@ -28,7 +28,8 @@ class _Frame(msgspec.Struct, array_like=True):
 class Run(_Frame, tag="RUN"):
     """Supervisor: run this call, after those that came before it if its thread is busy.
 
-    `soft_s` counts from the start; `deadline_at` is a `time.monotonic()` instant.
+    `soft_s` counts from the start; `deadline_at` is a `time.monotonic()` instant. `credit` is how many items
+    of a stream may be sent at first; 0: none are wanted, only what they are joined to.
     """
 
     job_id: str
@@ -37,6 +38,50 @@ class Run(_Frame, tag="RUN"):
     attempt: int
     soft_s: float
     deadline_at: float
+    credit: int = 0
+
+
+class BatchItem(msgspec.Struct, array_like=True):
+    """One call of a batch; its fields as of `Run`."""
+
+    job_id: str
+    input: bytes
+    attempt: int
+    deadline_at: float
+
+
+class RunBatch(_Frame, tag="BATCH"):
+    """Supervisor: run these calls of a batched function as one, in turn as `Run`.
+
+    Each is answered by a `Done` or `Failed` of its own; a `BatchEnded` follows the last one. A `Stop` may
+    name one of them; a `Stop` or `Interrupt` that names the batch, by its own id and attempt 1, means all.
+    """
+
+    job_id: str
+    function: str
+    items: tuple[BatchItem, ...]
+    soft_s: float
+
+
+class Credit(_Frame, tag="CREDIT"):
+    """Supervisor: so many more items of a stream may be sent."""
+
+    job_id: str
+    attempt: int
+    items: int
+
+
+class Load(_Frame, tag="LOAD"):
+    """Supervisor: load this model, in the main thread and in turn. It may take `limit` bytes; 0: any number."""
+
+    model: str
+    limit: int = 0
+
+
+class Unload(_Frame, tag="UNLOAD"):
+    """Supervisor: let go of this model, in the main thread and in turn; no call here uses it."""
+
+    model: str
 
 
 class Stop(_Frame, tag="STOP"):
@@ -54,17 +99,18 @@ class Interrupt(_Frame, tag="INTERRUPT"):
 
 
 class Ready(_Frame, tag="READY"):
-    """Executor: models are loaded. `degraded` has the reason for each function that can't run.
+    """Executor: it takes calls. `degraded` has the reason for each function that can't run.
 
     `stacks_fd` is the executor's descriptor of the file that `DUMP` writes to, which the supervisor opens as
     `/proc/PID/fd/N` where that still is a link to a file named `STACKS`; -1: it has none, and mustn't be sent
-    `DUMP`.
+    `DUMP`. `memory` is what its device has in all, in bytes, where models are loaded on one; 0: on the CPU.
     """
 
     device: str
     load_s: float
     degraded: dict[str, str]
     stacks_fd: int = -1
+    memory: int = 0
 
 
 class Done(_Frame, tag="DONE"):
@@ -86,6 +132,17 @@ class Failed(_Frame, tag="FAILED"):
     errors: tuple[tuple[str, str], ...] = ()
 
 
+class BatchEnded(_Frame, tag="BATCH_ENDED"):
+    """Executor: every call of the batch is answered, after `exec_s` seconds.
+
+    `passes` has how many calls each run of the body had: one number, unless it ran out of memory or raised.
+    """
+
+    job_id: str
+    exec_s: float
+    passes: tuple[int, ...]
+
+
 class Reported(_Frame, tag="PROGRESS"):
     """Executor: `Call.progress` was called."""
 
@@ -94,8 +151,57 @@ class Reported(_Frame, tag="PROGRESS"):
     message: str
 
 
-ToExecutor = Run | Stop | Interrupt
-FromExecutor = Ready | Done | Failed | Reported
+class Streamed(_Frame, tag="ITEM"):
+    """Executor: an item of a stream, as JSON; the first is number 0."""
+
+    job_id: str
+    sequence: int
+    item: bytes
+
+
+class Loading(_Frame, tag="LOADING"):
+    """Executor: it begins to load a model, at its start or as it was told to.
+
+    `resident` is what the process has in memory by then, in bytes, where that is the memory that models are
+    loaded into; -1: it is a device's.
+    """
+
+    model: str
+    resident: int = -1
+
+
+class Loaded(_Frame, tag="LOADED"):
+    """Executor: the model is there, after so many seconds; `bytes` is what it has taken of its device."""
+
+    model: str
+    bytes: int
+    seconds: float
+
+
+class LoadFailed(_Frame, tag="LOAD_FAILED"):
+    """Executor: the loader raised; `reason` is for people, the public included.
+
+    `is_over`: the device had no room for it.
+    """
+
+    model: str
+    reason: str
+    is_over: bool = False
+
+
+class Unloaded(_Frame, tag="UNLOADED"):
+    """Executor: the model is gone, which has freed so many bytes of its device."""
+
+    model: str
+    bytes: int
+
+
+ToExecutor = Run | RunBatch | Stop | Interrupt | Credit | Load | Unload
+AboutModels = Loading | Loaded | LoadFailed | Unloaded
+FromExecutor = Ready | Done | Failed | BatchEnded | Reported | Streamed | AboutModels
+
+CREDIT_BYTES: Final = 64 * 2**10
+"""An item takes one credit for each part of it of that size, and one at least."""
 
 decode_to_executor = msgspec.msgpack.Decoder(ToExecutor).decode
 decode_from_executor = msgspec.msgpack.Decoder(FromExecutor).decode

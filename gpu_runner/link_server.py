@@ -7,11 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from gpu_runner.frames import Reported
+from gpu_runner.frames import Reported, Streamed
 from gpu_runner.supervisor import Supervisor
 from headrace.errors import LinkError
 from headrace.link.address import Address
-from headrace.link.frames import Answer, Call, Frame, Lost, Ping, Pong, Started, Stop
+from headrace.link.frames import Answer, Call, Credit, Frame, Item, Lost, Ping, Pong, Progress, Started, Stop
 from headrace.link.handshake import RunnerHandshake
 from headrace.link.liveness import Liveness
 from headrace.link.stream import FrameStream
@@ -118,8 +118,12 @@ class Session:
             frame = Lost(frame.job_id, frame.attempt, charged=False, load=frame.load, suspect=False)
         self._stream.send(frame)
 
-    def report(self, frame: Reported) -> None:
-        """Drop it: progress has no reader on the direct path."""
+    def tell(self, frame: Reported | Streamed) -> None:
+        """Tell the gateway how far a call is, or send it an item of the call's stream."""
+        if isinstance(frame, Streamed):
+            self._stream.send(Item(frame.job_id, frame.sequence, frame.item))  # its credit bounds them
+        elif not self._stream.congested:  # else another one comes, and nobody misses this
+            self._stream.send(Progress(frame.job_id, frame.fraction, frame.message))
 
     def close(self) -> None:
         """Send what is queued, then end."""
@@ -132,6 +136,8 @@ class Session:
                 self._supervisor.take(frame, self)
             case Stop():
                 self._supervisor.stop(frame.job_id, self)
+            case Credit():
+                self._supervisor.grant(frame.job_id, frame.items, self)
             case Ping():
                 self._stream.send(self._supervisor.state())
             case Pong():

@@ -10,7 +10,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gpu_runner.slots import Slots
+from headrace.usage.recording import Recorder
 
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_COSTS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -45,6 +48,10 @@ class RunnerMetrics:
 
     def __init__(self, functions: Iterable[str]) -> None:
         self.registry = CollectorRegistry()
+        self.device = ""
+        """`cpu` or `cuda`, once an executor is ready."""
+        self.usage = Recorder(lambda: self.device)
+        """The same by minute, for Postgres."""
         self._ended = Counter(
             "headrace_runner_executions",
             "Executions that ended, by outcome",
@@ -69,6 +76,26 @@ class RunnerMetrics:
             "Time from a call's arrival at the runner to its start",
             ["function"],
             buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._lot_calls = Histogram(
+            "headrace_runner_batch_calls",
+            "Calls that were joined into one execution",
+            ["function"],
+            buckets=_SIZES,
+            registry=self.registry,
+        )
+        self._lot_cost = Histogram(
+            "headrace_runner_batch_cost",
+            "Cost of the calls that were joined into one execution",
+            ["function"],
+            buckets=_COSTS,
+            registry=self.registry,
+        )
+        self._lot_passes = Counter(
+            "headrace_runner_batch_passes",
+            "Runs of a batched function's body: more than executions where some ran again in halves",
+            ["function"],
             registry=self.registry,
         )
         self._restarts = Counter(
@@ -103,17 +130,27 @@ class RunnerMetrics:
         """Serve a supervisor's present state as gauges."""
         self.registry.register(_State(supervisor))
 
-    def started(self, function: str, waited_s: float) -> None:
-        """A call has started."""
+    def started(self, function: str, waited_s: float, cost: float = 0.0) -> None:
+        """A call, of an input of that cost, has started."""
         self._wait[function].observe(waited_s)
+        self.usage.observe(function, "queue", waited_s, cost)
 
-    def ended(self, function: str, outcome: str, seconds: float) -> None:
+    def ended(self, function: str, outcome: str, seconds: float, cost: float = 0.0) -> None:
         """A call's execution has ended."""
         self._execution[function].observe(seconds)
         if outcome == "succeeded":
             self._succeeded[function].inc()
+            self.usage.observe(function, "execution", seconds, cost)
         else:
             self._ended.labels(function, outcome).inc()
+            self.usage.observe(function, "failure", seconds, cost, outcome)
+
+    def lot_ended(self, function: str, calls: int, cost: float, passes: int) -> None:
+        """Joined calls have ended, after so many runs of the body."""
+        self._lot_calls.labels(function).observe(calls)
+        self._lot_cost.labels(function).observe(cost)
+        self._lot_passes.labels(function).inc(passes)
+        self.usage.observe(function, "joined", calls, cost)
 
     def refused(self, function: str, reason: str) -> None:
         """A call was refused before its start."""

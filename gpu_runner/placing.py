@@ -5,12 +5,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from gpu_runner.alone import Alone
 from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
-from gpu_runner.frames import Run
+from gpu_runner.lots import Lot
 from gpu_runner.slots import MAIN, Slots
+
+
+class Models(Protocol):
+    """Who keeps models for calls."""
+
+    def began(self, function: str, executor: ExecutorProcess) -> None:
+        """A call has been given to an executor."""
+        ...
+
+    def ended(self, function: str, executor: ExecutorProcess) -> None:
+        """It has ended."""
+        ...
+
+    def is_blocked(self, function: str) -> bool:
+        """Whether its calls wait for memory that others use."""
+        ...
 
 
 class Placing:
@@ -21,6 +38,8 @@ class Placing:
         slots: by function.
         on_start: called when a call runs, in a slot of its own.
         on_ahead: called when a call was handed to an executor that runs another.
+        on_lot: called when joined calls have a slot, with whom it is left to start them.
+        models: who is told which calls use them.
     """
 
     def __init__(
@@ -29,6 +48,8 @@ class Placing:
         slots: Mapping[str, Slots],
         on_start: Callable[[LocalCall, ExecutorProcess], None],
         on_ahead: Callable[[], None],
+        on_lot: Callable[[Lot, Slots, ExecutorProcess], None],
+        models: Models,
     ) -> None:
         self.wanted = asyncio.Event()
         """Set when slots are kept for jobs that haven't been asked for, or one more may run alone."""
@@ -40,6 +61,8 @@ class Placing:
         self._capped = tuple(group for group in self._groups if group.cap)
         self._on_start = on_start
         self._on_ahead = on_ahead
+        self._on_lot = on_lot
+        self._models = models
 
     # ------------------------------------------------------------------ direct calls
 
@@ -51,7 +74,9 @@ class Placing:
                 executor.is_ready
                 and executor.closed_for is None
                 and executor.busy[slots.room.name] < slots.per_executor
+                and function not in executor.lacking
                 and function not in executor.degraded
+                and not (executor.is_moving and slots.room.name == MAIN)
             ):
                 if not executor.calls:
                     return executor
@@ -70,24 +95,32 @@ class Placing:
             if one.is_ready
             and one.closed_for is None
             and one.ahead.has_room_for(call)
+            and function not in one.lacking
             and function not in one.degraded
+            and not one.is_moving
         ]
         return min(able, key=lambda one: len(one.ahead), default=None)
 
     def hand_ahead(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
         """Give an executor what it is to run next."""
         call.executor = executor
+        self._models.began(call.frame.function, executor)
         slots.handed_ahead(call)
         executor.ahead.add(call)
-        executor.send(_run(call))
+        executor.send(call.run())
         self._on_ahead()
 
     def start(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
         """Run a call in a free slot."""
+        self._models.began(call.frame.function, executor)
         slots.started(call)
+        if isinstance(call, Lot):
+            self._take_slot(call, slots, executor)
+            self._on_lot(call, slots, executor)
+            return
         if slots.room.name == MAIN:
             executor.ahead.running = call
-        executor.send(_run(call))
+        executor.send(call.run())
         self._note_start(call, slots, executor)
 
     def _promote(self, executor: ExecutorProcess, slots: Slots) -> None:
@@ -97,9 +130,21 @@ class Placing:
         self._note_start(call, slots, executor)
 
     def _note_start(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
+        self._take_slot(call, slots, executor)
+        self._on_start(call, executor)
+
+    def _take_slot(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
         executor.busy[slots.room.name] += 1
         executor.calls[call.job_id] = call
-        self._on_start(call, executor)
+
+    def release(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
+        """A call has left its slot."""
+        del executor.calls[call.job_id]
+        if slots.room.name == MAIN:
+            executor.ahead.running = None
+        executor.busy[slots.room.name] -= 1
+        slots.ended(call)
+        self._models.ended(call.frame.function, executor)
 
     def give_next(self, executor: ExecutorProcess, slots: Slots) -> None:
         """Use the slot that an executor has freed."""
@@ -107,7 +152,7 @@ class Placing:
             self._promote(executor, slots)
         elif executor.closed_for is not None or self.alone:
             self._go_on_alone(executor, slots)
-        elif slots.turns.contended or not slots.is_plain or executor.degraded:
+        elif slots.turns.contended or not slots.is_plain or executor.is_limited:
             self.share_around(slots)
         elif slots.waiting and executor.is_ready:  # it may have been killed meanwhile
             self.start(slots.pop(), slots, executor)
@@ -144,6 +189,9 @@ class Placing:
             and not slots.turns.contended
             and executor.is_ready
             and executor.closed_for is None
+            and not isinstance(slots.waiting[0], Lot)  # what joins meanwhile would be left behind
+            and not executor.is_moving
+            and slots.waiting[0].frame.function not in executor.lacking
             and slots.waiting[0].frame.function not in executor.degraded
             and executor.ahead.has_room_for(slots.waiting[0])
         )
@@ -177,9 +225,10 @@ class Placing:
     def _share(self, slots: Slots) -> None:
         """Give each free slot to whose turn it is: a job's, or a direct call's."""
         turns = slots.turns
-        for _ in range(self._available(slots)):
+        for left in range(self._available(slots), 0, -1):
             job = self._first_able(slots, turns.arrived)
-            is_jobs = turns.is_jobs and bool(job or turns.are_wanted)
+            may_claim = turns.are_wanted and left > self._held_up(turns.arrived)
+            is_jobs = turns.is_jobs and bool(job or may_claim)
             if not is_jobs and (found := self._first_able(slots, slots.waiting)):
                 turns.is_jobs = True
                 call, executor = found
@@ -191,12 +240,19 @@ class Placing:
                 turns.arrived.remove(call)
                 self.start(call, slots, executor)
                 turns.look()
-            elif turns.are_wanted:
+            elif may_claim:
                 turns.reserve()
                 self.wanted.set()
             else:
                 return
             slots.served = next(self._turn)
+
+    def _held_up(self, arrived: Iterable[LocalCall]) -> int:
+        """Claimed jobs for which free slots stay free: their models are being loaded.
+
+        Those that wait for memory hold up nobody, and no more of their function are claimed.
+        """
+        return sum(not self._models.is_blocked(call.frame.function) for call in arrived)
 
     def _first_able(
         self, slots: Slots, queue: Iterable[LocalCall]
@@ -210,8 +266,11 @@ class Placing:
     def _available(self, slots: Slots) -> int:
         """Free slots that the group may take."""
         room = slots.room
-        busy = [one.busy[room.name] for one in self._executors if one.is_ready and one.closed_for is None]
-        free = slots.per_executor * len(busy) - sum(busy)
+        free = sum(
+            slots.per_executor - one.busy[room.name]
+            for one in self._executors
+            if one.is_ready and one.closed_for is None and not (one.is_moving and room.name == MAIN)
+        )
         if slots.is_plain:
             return free - slots.turns.reserved
         free -= room.kept_from(slots)
@@ -259,9 +318,3 @@ class Placing:
         """Keep nothing of these slots for jobs."""
         slots.turns.let_go()
         self.share_around(slots)
-
-
-def _run(call: LocalCall) -> Run:
-    frame = call.frame
-    soft_s = call.manifest.budget.soft_limit
-    return Run(frame.job_id, frame.function, frame.input, frame.attempt, soft_s, call.deadline_at)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace import registry
+from headrace.capacity import Report, encoded
 from headrace.database import Database
 from headrace.domain import Manifest, RunnerInfo
 from headrace.errors import DatabaseError
@@ -16,6 +17,8 @@ from headrace.errors import DatabaseError
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+MOST_BYTES = 2**18
+"""Of a report."""
 
 
 class Registration:
@@ -27,6 +30,7 @@ class Registration:
         manifests: of its functions.
         metrics_address: where it serves `/metrics`.
         capacity: asked at each heartbeat.
+        report: the same; what hasn't changed isn't sent again.
     """
 
     def __init__(
@@ -36,12 +40,15 @@ class Registration:
         manifests: Sequence[Manifest],
         metrics_address: str,
         capacity: Callable[[], dict[str, Any]],
+        report: Callable[[], Report],
     ) -> None:
         self._database = database
         self._info = info
         self._manifests = manifests
         self._metrics_address = metrics_address
         self._capacity = capacity
+        self._report = report
+        self._reported = b""
         self._draining = False
         self._ended = False
         self._hurry = asyncio.Event()
@@ -70,7 +77,7 @@ class Registration:
         if self._ended or (self._draining and not registered):
             return False
         draining, capacity = self._draining, self._capacity()
-        if registered and await registry.heartbeat(self._database, runner_id, capacity, draining=draining):
+        if registered and await self._heartbeat(capacity, draining=draining):
             return True
         if draining:
             return False
@@ -81,6 +88,19 @@ class Registration:
         self._hurry.set()  # the next heartbeat comes at once: it says what this runner can do
         log.info("registered as runner %s at %s, of pool %s", runner_id, self._info.address, self._info.pool)
         return True
+
+    async def _heartbeat(self, capacity: dict[str, Any], *, draining: bool) -> bool:
+        """Whether the registry knows this runner."""
+        report = encoded(self._report(), MOST_BYTES)
+        heard = await registry.heartbeat(
+            self._database,
+            self._info.runner_id,
+            capacity,
+            draining=draining,
+            report=None if report == self._reported else report,
+        )
+        self._reported = report if heard.reported else b""
+        return heard.known
 
     def drain(self) -> None:
         """Say from now on that this runner takes nothing new: it stays listed until it has left."""

@@ -28,6 +28,7 @@ from gpu_runner.operators.requests import Requests
 from gpu_runner.pools import of_pool
 from gpu_runner.registration import Registration
 from gpu_runner.reserves import check_reserves
+from gpu_runner.residency.memory import usual_budget
 from gpu_runner.slots import MAIN, group_of
 from gpu_runner.supervisor import Supervisor
 from gpu_runner.tasks import cut_short, end
@@ -118,6 +119,8 @@ class Runner:
                 self._settings.brief_wait,
                 self._services_changed,
                 self._settings.device_cap,
+                self._settings.memory or usual_budget(self._settings.device) // self._settings.runners,
+                self._settings.load_timeout,
             )
             self._metrics.watch(supervisor)
             self._start_executors(supervisor, stack)
@@ -167,6 +170,7 @@ class Runner:
             path=tuple(sys.path),
             serves=tuple(self._functions),
             log_errors=settings.log_errors,
+            memory=settings.memory,
         )
         warden = self._start_warden(supervisor, stack)
         stack.push_async_callback(end, asyncio.create_task(FAMILY.keep_server_going()))
@@ -182,6 +186,7 @@ class Runner:
                 warden,
                 in_main,
             )
+            executor.preload = supervisor.models.preload
             supervisor.executors.append(executor)
             self._lives.append(asyncio.create_task(executor.keep_running()))
             stack.push_async_callback(end, self._lives[-1])
@@ -235,6 +240,7 @@ class Runner:
                 "loads": supervisor.loads(),
                 "degraded": supervisor.degraded,
             },
+            supervisor.report,
         )
         stack.push_async_callback(end, asyncio.create_task(registration.keep()))
         self._start_jobs(database, settings.database_direct_url or url, supervisor, stack)
@@ -259,7 +265,12 @@ class Runner:
             lease_s=self._settings.lease,
             with_cost=self._settings.backlog_cost > 0 or self._settings.backlog_age > 0,
         )
-        self._works = [*self._jobs.start(), asyncio.create_task(maintenance.run())]
+        self._works = [
+            *self._jobs.start(),
+            asyncio.create_task(maintenance.run()),
+            asyncio.create_task(self._metrics.usage.run(database)),
+        ]
+        stack.push_async_callback(self._metrics.usage.end, database)
         stack.push_async_callback(end, *self._works)
 
     async def _listen(self, supervisor: Supervisor, secret: bytes, stack: AsyncExitStack) -> str | None:

@@ -16,13 +16,17 @@ def services_of(
     slots: Mapping[str, Slots],
     executors: int,
     degraded: Mapping[str, str],
+    per_slot: Mapping[str, int],
 ) -> tuple[Service, ...]:
-    """Each function with its interface, how many of its calls may run at once, and why none can, if so."""
+    """Each function with its interface, how many of its calls may run at once, and why none can, if so.
+
+    `per_slot` has how many calls share a slot, of functions whose calls are joined.
+    """
     return tuple(
         Service(
             name,
             function.manifest.interface,
-            slots[name].most(max(1, executors)),
+            slots[name].most(max(1, executors)) * per_slot.get(name, 1),
             degraded.get(name, ""),
         )
         for name, function in functions.items()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from itertools import takewhile
+from typing import Any, Protocol
 
 from gpu_runner.calls import LocalCall
 from gpu_runner.turns import Turns
@@ -19,6 +20,14 @@ MAIN = "(main)"  # no function can be named so
 MODELS = "(models)"
 
 _MAX_WAITING_BYTES = 64 * 2**20
+
+
+class ColdModels(Protocol):
+    """Who knows which calls wait for models."""
+
+    def is_cold(self, function: str) -> bool:
+        """Whether a function's calls wait for models, as no executor has them."""
+        ...
 
 
 class Room:
@@ -106,24 +115,41 @@ class Slots:
         most = executors * self.per_executor - others
         return max(1, min(most, self.cap) if self.cap else most)
 
-    def predicted_wait(self, executors: int) -> float:
+    def predicted_wait(self, executors: int, joined: LocalCall | None = None) -> float:
         """Seconds until a call that came now would start, by the means of what is ahead of it.
 
         While jobs may be waiting, one of them starts between any two calls.
+
+        Args:
+            executors: how many there are.
+            joined: what waits already and the call would be joined to; None: it waits behind all.
         """
-        waiting_s = 2 * self._waiting_s if self.turns.contended else self._waiting_s
+        waiting_s = self._waiting_s if joined is None else self._ahead_of(joined)
+        if self.turns.contended:
+            waiting_s *= 2
         running_s = sum(one.running_s for one in self.room.groups)
         return (waiting_s + running_s) / self.most(executors)
 
+    def _ahead_of(self, call: LocalCall) -> float:
+        if call.is_job:
+            return 0.0  # it has the next turn
+        return sum(one.expected_s for one in takewhile(lambda one: one is not call, self.waiting))
+
     def has_memory_for(self, call: LocalCall) -> bool:
         """Whether the waiting inputs, this one included, stay within what may wait in memory."""
-        return self._waiting_bytes + len(call.frame.input) <= _MAX_WAITING_BYTES
+        return self._waiting_bytes + call.size <= _MAX_WAITING_BYTES
 
     def push(self, call: LocalCall) -> None:
         """Let a call wait."""
         self.waiting.append(call)
-        self._waiting_bytes += len(call.frame.input)
+        self._waiting_bytes += call.size
         self._waiting_s += call.expected_s
+
+    def changed(self, call: LocalCall, size: int, expected_s: float) -> None:
+        """What waits here has become so many bytes and seconds more, or less."""
+        call.expected_s += expected_s
+        self._waiting_bytes += size
+        self._waiting_s += expected_s
 
     def pop(self) -> LocalCall:
         """The call that has waited longest."""
@@ -140,6 +166,12 @@ class Slots:
         """Nothing is ready: the brief wait is no measure, so calls wait for it as long as they can."""
         for call in self.waiting:
             call.wait_until = call.hold_until
+
+    def wait_for_models(self, models: ColdModels) -> None:
+        """The same for calls whose models no executor has."""
+        for call in self.waiting:
+            if models.is_cold(call.frame.function):
+                call.wait_until = call.hold_until
 
     def overdue(self, now: float) -> Iterator[LocalCall]:
         """Take out the calls that have waited as long as they may."""
@@ -165,7 +197,7 @@ class Slots:
     def push_back(self, call: LocalCall) -> None:
         """Let a call wait before all others."""
         self.waiting.appendleft(call)
-        self._waiting_bytes += len(call.frame.input)
+        self._waiting_bytes += call.size
         self._waiting_s += call.expected_s
 
     def started(self, call: LocalCall) -> None:
@@ -183,7 +215,7 @@ class Slots:
         self.running_s = self.running_s - call.expected_s if busy else 0.0
 
     def _left(self, call: LocalCall) -> None:
-        self._waiting_bytes -= len(call.frame.input)
+        self._waiting_bytes -= call.size
         self._waiting_s = 0.0 if not self.waiting else self._waiting_s - call.expected_s
 
 

@@ -14,7 +14,7 @@ class Turns:
     takes it meanwhile.
     """
 
-    __slots__ = ("arrived", "asked", "contended", "is_jobs", "may_wait", "reserved")
+    __slots__ = ("arrived", "asked", "contended", "filled", "is_jobs", "may_wait", "reserved")
 
     def __init__(self) -> None:
         self.contended = False
@@ -25,6 +25,8 @@ class Turns:
         """Free slots that are kept for jobs."""
         self.asked = 0
         """Those of them that the claim in flight is to fill."""
+        self.filled = 0
+        """Those of them that have been filled so far."""
         self.arrived: deque[LocalCall] = deque()
         """Jobs that were claimed and whose slot has been lost meanwhile."""
         self.is_jobs = True
@@ -49,6 +51,7 @@ class Turns:
     def ask(self) -> int:
         """How many jobs to claim now; what is heard from here on is a reason for another claim."""
         self.asked = self.reserved
+        self.filled = 0
         if self.asked:
             self.may_wait = False
         return self.asked
@@ -56,6 +59,7 @@ class Turns:
     def fill(self) -> None:
         """A claimed job is here: what was kept for it is its own, or free if it can't start."""
         self.reserved = max(0, self.reserved - 1)
+        self.filled += 1
 
     def arrive(self, call: LocalCall) -> None:
         """Let a claimed job wait, before all others, for the next slot that is a job's."""

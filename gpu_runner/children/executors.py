@@ -21,7 +21,7 @@ from gpu_runner.calls import LocalCall
 from gpu_runner.children.family import FAMILY, Birth, Child
 from gpu_runner.children.stacks import StackFile
 from gpu_runner.executor import main, preload
-from gpu_runner.executor.device import THREAD_VARIABLES
+from gpu_runner.executor.device import set_thread_variables
 from gpu_runner.executor.main import ExecutorConfig
 from gpu_runner.frames import DUMP, INTERRUPT, FromExecutor, Interrupt, Ready, decode_from_executor
 from headrace.link.stream import FrameStream
@@ -55,8 +55,8 @@ def start_fork_server(heavy_imports: Iterable[str], threads: int = 0) -> ForkSer
     os.environ[preload.VARIABLE] = ",".join(heavy_imports)
     for name in _NOT_FOR_FUNCTIONS:
         os.environ.pop(name, None)
-    for name in THREAD_VARIABLES if threads else ():
-        os.environ.setdefault(name, str(threads))
+    if threads:
+        set_thread_variables(threads)
     os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are for terminals, executors write to logs
     context.set_forkserver_preload(["gpu_runner.executor.main", "gpu_runner.executor.preload"])
     FAMILY.ensure_server()
@@ -101,14 +101,22 @@ class ExecutorProcess:
         in_main: Container[str] | None = None,
     ) -> None:
         self.index = index
+        self.preload: Callable[[ExecutorProcess], tuple[str, ...]] | None = None
+        """Chooses what models a new life loads before it is ready; None: all that are to be there always."""
         self.calls: dict[str, LocalCall] = {}
         self.busy: Counter[str] = Counter()
         self.ahead = Ahead()
         self.degraded: dict[str, str] = {}
+        self.lacking: set[str] = set()
+        """Functions whose models aren't here, or are about to go: they can't start here for now."""
+        self.is_moving = False
+        """Whether its main thread loads or unloads a model, or is told to: nothing else starts there."""
         self.closed_for: LocalCall | None = None
         self.is_ready = False
         self.killed_for: LocalCall | None = None
         self.was_frozen = False
+        self.was_loading = False
+        """Whether it was killed as it loaded for too long, or more than there is room for."""
         self.restarts = -1
         self._was_ready = False
         self._has_ended = False
@@ -124,6 +132,11 @@ class ExecutorProcess:
         self._stack_file: StackFile | None = None
         self._dumping = asyncio.Lock()
         self._stream: FrameStream[FromExecutor] | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether some calls can't start here though there is a slot."""
+        return bool(self.degraded or self.lacking or self.is_moving)
 
     @property
     def pid(self) -> int | None:
@@ -153,7 +166,8 @@ class ExecutorProcess:
                     await self._end_child()
                     lived_ready = False
                 lived = time.monotonic() - began
-                is_sound = lived > _HEALTHY_S or self.killed_for is not None or self.was_frozen
+                was_sound = self.killed_for is not None or self.was_frozen or self.was_loading
+                is_sound = lived > _HEALTHY_S or was_sound
                 failures = 0 if lived_ready and is_sound else failures + 1
         finally:
             await self._end_child()
@@ -162,7 +176,7 @@ class ExecutorProcess:
         """One life; returns whether it ever was ready."""
         self.restarts += 1
         self.killed_for = None
-        self.was_frozen = False
+        self.was_frozen = self.was_loading = False
         self._was_ready = self._has_ended = False
         lost = asyncio.Event()
         ours, child = await self._spawn()
@@ -208,7 +222,7 @@ class ExecutorProcess:
 
         try:
             process = self._context.Process(
-                target=main.run, args=(theirs, self._config), name=f"executor {self.index}"
+                target=main.run, args=(theirs, self._configured()), name=f"executor {self.index}"
             )
             birth = Birth(FAMILY, process)
             child = self._child = await asyncio.to_thread(start, birth)
@@ -222,6 +236,12 @@ class ExecutorProcess:
         if self._warden is not None:
             self._warden.watch(child.pid)
         return ours, child
+
+    def _configured(self) -> bytes:
+        if self.preload is None:
+            return self._config
+        config = msgspec.json.decode(self._config, type=ExecutorConfig)
+        return msgspec.json.encode(msgspec.structs.replace(config, preload=self.preload(self)))
 
     async def _end_child(self) -> None:
         """After a start that failed half way, or at the end of all lives."""
@@ -306,6 +326,11 @@ class ExecutorProcess:
     def retire(self) -> None:
         """Let this life be the last."""
         self._retired = True
+
+    def kill_loading(self) -> None:
+        """End the child as it can't load what it is loading; no call in it is to blame."""
+        self.was_loading = True
+        self.kill()
 
     def kill(self, culprit: LocalCall | None = None) -> None:
         """SIGKILL the child; `culprit` is the call for which it dies, unless it has died already."""

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -28,27 +28,34 @@ from gpu_runner.executor.channel import Channel
 from gpu_runner.executor.device import choose, limit_threads
 from gpu_runner.executor.faults import describe, hide_messages
 from gpu_runner.executor.inherited import leave_fork_server, open_stacks
-from gpu_runner.executor.interrupts import (
-    Body,
-    MainBody,
-    ThreadBody,
-    is_inside,
-    signal_main_thread,
-    signals_handler,
-)
+from gpu_runner.executor.interrupts import MainBody, is_inside, signal_main_thread, signals_handler
 from gpu_runner.executor.loop import BodiesLoop
-from gpu_runner.executor.pipeline import Execution
+from gpu_runner.executor.making import Maker
+from gpu_runner.executor.pools import Pools
 from gpu_runner.executor.residency import Residency
-from gpu_runner.frames import INTERRUPT, Interrupt, Ready, Reported, Run, Stop, ToExecutor
+from gpu_runner.executor.running import Running
+from gpu_runner.executor.starts import Start
+from gpu_runner.frames import (
+    INTERRUPT,
+    Credit,
+    Interrupt,
+    Load,
+    Ready,
+    Reported,
+    Run,
+    RunBatch,
+    Stop,
+    Streamed,
+    ToExecutor,
+    Unload,
+)
 from headrace.errors import DeclarationError, SetupError
 from headrace.process import adopt_orphans, signal_on_parent_death
-from headrace.sdk import Call, Device, Function
+from headrace.sdk import Device, Function
 from headrace.sdk.discovery import discover
 from headrace.telemetry import logs
 
 log = logging.getLogger(__name__)
-
-_MOST_STOPPED_EARLY = 1000
 
 
 class ExecutorConfig(msgspec.Struct, frozen=True):
@@ -61,6 +68,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True):
     log_errors: bool = False
     serves: tuple[str, ...] = ()
     """The functions of those modules that it serves; none named: all."""
+    preload: tuple[str, ...] | None = None
+    """The models that it loads before it is ready; None: all that are to be there always."""
+    memory: int = 0
+    """What all executors may take of a CUDA device together, in bytes; 0: what is usual."""
 
 
 def run(connection: socket.socket, config: bytes) -> None:
@@ -92,11 +103,13 @@ def run(connection: socket.socket, config: bytes) -> None:
         log.error("%s", error)
         device, residency, degraded = None, Residency(Device()), dict.fromkeys(functions, str(error))
     else:
-        residency = Residency(device)
-        degraded = residency.load_for(functions.values())
+        degraded = {}
+        residency = Residency(device, functions.values(), channel.send, settings.memory)
+        residency.load_at_start(settings.preload)
     limit_threads(settings.threads)  # again, for what the loaders have imported
     executor = Executor(channel, functions, residency, log_errors=settings.log_errors)
-    executor.serve(Ready(str(device or "none"), time.perf_counter() - began, degraded, stacks_fd))
+    load_s = time.perf_counter() - began
+    executor.serve(Ready(str(device or "none"), load_s, degraded, stacks_fd, residency.total))
 
 
 class Executor:
@@ -118,26 +131,25 @@ class Executor:
         log_errors: bool = False,
     ) -> None:
         self._channel = channel
-        self._functions = functions
         self._residency = residency
         self._log_errors = log_errors
-        self._bodies = {name: _body_of(function) for name, function in functions.items()}
-        self._main: queue.SimpleQueue[Execution] = queue.SimpleQueue()
-        self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._running: dict[str, Execution] = {}
-        self._queued: set[Execution] = set()
-        self._tasks: dict[str, asyncio.Task[Any]] = {}  # touched by the loop's thread only
+        self._main: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._pools = Pools(self._perform, self._refuse)
+        self._running = Running()
+        self._tasks: dict[Start, asyncio.Task[Any]] = {}  # touched by the loop's thread only
         self._loop = BodiesLoop()
         self._looking = threading.Lock()
         self._look_again = False
         self._postponed = False
-        self._stopped_early: set[tuple[str, int]] = set()
         self._pid = os.getpid()
         self._is_forked = False
         self._handler = self._signalled  # one object, to know it again
         self._is_alone = not any(
-            function.is_async or function.manifest.concurrency > 1 for function in functions.values()
+            function.is_async or function.is_streaming or function.manifest.concurrency > 1
+            for function in functions.values()
         )
+        look_up = self._look_up if self._is_alone else None
+        self._maker = Maker(functions, residency, self._tell, look_up, log_errors=log_errors)
 
     def serve(self, ready: Ready) -> None:
         """Say that models are loaded, and run until the supervisor closes the channel; never returns."""
@@ -163,7 +175,7 @@ class Executor:
                 self._take_stops()
             if isinstance(frame, Interrupt):
                 self._listen()  # its call has ended, maybe as its body lets no signal through
-            self._dispatch(frame, self._perform_in_main)
+            self._dispatch(frame, _at_once)
 
     def _serve_beside(self) -> None:
         """Read in a thread, so that asynchronous functions start while a synchronous one runs."""
@@ -171,7 +183,7 @@ class Executor:
         threading.Thread(target=self._loop.run, name="async bodies", daemon=True).start()
         threading.Thread(target=self._read, name="channel", daemon=True).start()
         while True:
-            self._perform_in_main(self._main.get())
+            self._main.get()()
 
     def _read(self) -> None:
         try:
@@ -231,8 +243,8 @@ class Executor:
         """Raise `CallStopped` in the main thread's body, if it is due; runs between two steps of it."""
         if self._is_alone:
             self._take_stops()
-        for execution in list(self._running.values()):
-            body = execution.body
+        for start in self._running.all():
+            body = start.body
             if isinstance(body, MainBody) and body.is_due:
                 if is_inside(frame, _UNBROKEN):
                     self._postponed = True
@@ -247,125 +259,90 @@ class Executor:
 
     # ------------------------------------------------------------------ calls
 
-    def _dispatch(self, frame: ToExecutor, run_in_main: Callable[[Execution], None]) -> None:
-        if not isinstance(frame, Run):
-            self._end(frame)
-            return
-        function = self._functions[frame.function]
-        call = self._call(frame)
-        body = self._bodies[frame.function](call)
-        execution = Execution(frame, function, call, body, self._residency, self._log_errors)
-        self._running[frame.job_id] = execution
-        if (frame.job_id, frame.attempt) in self._stopped_early:
-            self._stopped_early.discard((frame.job_id, frame.attempt))
-            execution.call.stop()
-        if function.is_async:
-            asyncio.run_coroutine_threadsafe(self._perform_async(execution), self._loop)
-        elif function.manifest.concurrency > 1:
-            self._submit(execution)
+    def _dispatch(self, frame: ToExecutor, in_main: Callable[[Callable[[], None]], None]) -> None:
+        """Do what a frame says; `in_main` takes what the main thread is to do, each in its turn."""
+        match frame:
+            case Stop() | Interrupt():
+                self._end(frame)
+            case Run() | RunBatch():
+                self._begin(self._maker.make(frame), in_main)
+            case Credit():
+                self._grant(frame)
+            case Load():
+                in_main(partial(self._move, partial(self._residency.load, frame.model, frame.limit)))
+            case Unload():
+                in_main(partial(self._move, partial(self._residency.unload, frame.model)))
+
+    def _move(self, move: Callable[[], None]) -> None:
+        """Load or unload a model."""
+        move()
+        if signals_handler(INTERRUPT) is not self._handler:  # a loader has set its own
+            self._listen()
+
+    def _begin(self, start: Start, in_main: Callable[[Callable[[], None]], None]) -> None:
+        self._running.add(start)
+        if start.function.is_async:
+            asyncio.run_coroutine_threadsafe(self._perform_async(start), self._loop)
+        elif start.function.manifest.concurrency > 1:
+            self._pools.submit(start)
         else:
-            run_in_main(execution)
+            in_main(partial(self._perform_in_main, start))
 
-    def _call(self, run: Run) -> Call:
-        now = time.monotonic()
-        hard = self._functions[run.function].manifest.budget.hard
-        return Call(
-            job_id=run.job_id,
-            attempt=run.attempt,
-            soft_at=now + run.soft_s,
-            deadline_at=min(now + hard, run.deadline_at),
-            report=lambda fraction, message: self._report(Reported(run.job_id, fraction, message)),
-            look_up=self._look_up if self._is_alone else None,
-        )
+    def _tell(self, frame: Reported | Streamed) -> None:
+        if not self._is_forked:
+            self._channel.send(frame)
+            self._catch_up()
 
-    def _report(self, frame: Reported) -> None:
-        if self._is_forked:
-            return
-        self._channel.send(frame)
-        self._catch_up()
+    def _grant(self, frame: Credit) -> None:
+        start = self._running.get(frame.job_id, frame.attempt)
+        if start is not None:
+            start.grant(frame.items)
 
     def _end(self, frame: Stop | Interrupt) -> None:
         """Ask a call to end, or have it raised."""
-        execution = self._running.get(frame.job_id)
-        if execution is None or execution.run.attempt != frame.attempt:
-            # It has ended, or its turn hasn't come yet.
-            if len(self._stopped_early) >= _MOST_STOPPED_EARLY:
-                self._stopped_early.clear()
-            self._stopped_early.add((frame.job_id, frame.attempt))
+        start = self._running.get(frame.job_id, frame.attempt)
+        if start is None:
+            self._running.stop_early(frame.job_id, frame.attempt)
             return
-        is_news = isinstance(frame, Stop) or not execution.body.is_interrupted
-        if isinstance(frame, Stop):
-            execution.call.stop()
-        else:
-            execution.body.interrupt()
-        if execution.function.is_async and is_news:
-            self._loop.call_soon_threadsafe(self._cancel, execution)
+        ends = start.stop(frame.job_id) if isinstance(frame, Stop) else start.interrupt()
+        if start.function.is_async and ends:
+            self._loop.call_soon_threadsafe(self._cancel, start)
 
-    def _cancel(self, execution: Execution) -> None:
-        task = self._tasks.get(execution.run.job_id)
-        if task is not None and self._running.get(execution.run.job_id) is execution:
+    def _cancel(self, start: Start) -> None:
+        task = self._tasks.get(start)
+        if task is not None:
             task.cancel()
 
-    def _pool(self, function: Function[Any, Any]) -> ThreadPoolExecutor:
-        pool = self._pools.get(function.name)
-        if pool is None:
-            pool = self._pools[function.name] = ThreadPoolExecutor(
-                function.manifest.concurrency, thread_name_prefix=function.name
-            )
-        return pool
-
-    def _submit(self, execution: Execution) -> None:
-        """Have it run in its function's pool; where that can't start a thread, this call alone fails."""
-        self._queued.add(execution)
-        try:
-            self._pool(execution.function).submit(self._perform_queued, execution)
-        except (RuntimeError, MemoryError) as error:
-            # The pool has queued it all the same, and an older thread may have come to it already, or will
-            # later and take itself for idle too early: that pool gets no more calls.
-            self._pools.pop(execution.function.name).shutdown(wait=False)
-            if self._claim(execution):
-                del self._running[execution.run.job_id]
-                self._channel.send(execution.refused(error))
-
-    def _perform_queued(self, execution: Execution) -> None:
-        if self._claim(execution):
-            self._perform(execution)
-
-    def _claim(self, execution: Execution) -> bool:
-        """Whether it is the caller's to answer; true once."""
-        try:
-            self._queued.remove(execution)
-        except KeyError:
-            return False
-        return True
-
-    def _perform_in_main(self, execution: Execution) -> None:
-        self._perform(execution)
-        if execution.body.is_interrupted or signals_handler(INTERRUPT) is not self._handler:
+    def _perform_in_main(self, start: Start) -> None:
+        self._perform(start)
+        if start.body.is_interrupted or signals_handler(INTERRUPT) is not self._handler:
             self._listen()
 
-    def _perform(self, execution: Execution) -> None:
-        outcome = execution.perform()
-        if os.getpid() != self._pid:
-            os._exit(1)  # a body forked, and the child came back: answering isn't its business
-        del self._running[execution.run.job_id]
-        self._channel.send(outcome)
+    def _perform(self, start: Start) -> None:
+        for outcome in start.perform():
+            if os.getpid() != self._pid:
+                os._exit(1)  # a body forked, and the child came back: answering isn't its business
+            self._channel.send(outcome)
+        self._running.remove(start)
 
-    async def _perform_async(self, execution: Execution) -> None:
-        job_id = execution.run.job_id
+    async def _perform_async(self, start: Start) -> None:
         if task := asyncio.current_task():
-            self._tasks[job_id] = task
-        outcome = await execution.perform_async()
-        if os.getpid() != self._pid:
-            os._exit(1)
-        del self._tasks[job_id], self._running[job_id]
-        self._channel.send(outcome)
+            self._tasks[start] = task
+        async for outcome in start.perform_async():
+            if os.getpid() != self._pid:
+                os._exit(1)
+            self._channel.send(outcome)
+        del self._tasks[start]
+        self._running.remove(start)
+
+    def _refuse(self, start: Start, error: Exception) -> None:
+        self._running.remove(start)
+        for outcome in start.refused(error):
+            self._channel.send(outcome)
 
 
-def _body_of(function: Function[Any, Any]) -> type[Body]:
-    if function.is_async:
-        return Body
-    return ThreadBody if function.manifest.concurrency > 1 else MainBody
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 _UNBROKEN = (

@@ -1,4 +1,9 @@
-"""Claims jobs for free slots: at most as many as are free, and one claim at a time."""
+"""Claims jobs for free slots: at most as many as are free, and one claim at a time.
+
+A slot takes one job, or as many of one batched function as should fill a lot. Where a batched function
+shares slots with others it isn't known before of which of them jobs wait, so a claim is made in rounds: what
+one kind of jobs leaves free the next one may fill.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpu_runner.clock import boot_time
 from gpu_runner.jobs.held import HeldJobs
@@ -15,15 +21,45 @@ from gpu_runner.jobs.leases import ClaimIds, Leases
 from gpu_runner.jobs.second_look import SecondLook
 from gpu_runner.jobs.session import Ledger
 from gpu_runner.metrics import RunnerMetrics
+from gpu_runner.slots import Slots
 from gpu_runner.supervisor import Supervisor
 from headrace.errors import DatabaseError
-from headrace.ledger.execution import Claimed, Lane
+from headrace.ledger.execution import Lane
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # the longest time without a look at the queue
 _PATIENCE_S = 0.25  # so long is a slot kept for a claim that isn't answered
 _MOST_OVERTAKING = 1000
+_MOST_JOBS = 256  # of one batched function in one claim
+
+
+@dataclass(slots=True)
+class _Brought:
+    """What one claim was for, and what has come of it.
+
+    Args:
+        asked: slots that are kept for jobs, by group.
+        filled: those of them that were filled.
+        tried: the kinds of jobs that were asked for.
+        functions: whose jobs came.
+        more: groups where more jobs may be waiting than were asked for.
+        asked_jobs: for how many jobs it asked.
+        jobs: how many came.
+    """
+
+    asked: dict[int, int]
+    filled: Counter[int] = field(default_factory=Counter[int])
+    tried: set[int] = field(default_factory=set[int])
+    functions: set[str] = field(default_factory=set[str])
+    more: set[int] = field(default_factory=set[int])
+    asked_jobs: int = 0
+    jobs: int = 0
+
+    def left(self, group: int, slots: Slots) -> int:
+        """How many slots of a group are kept still: none once they were let go, as the claim took long."""
+        left = self.asked.get(group, 0) - self.filled[group]
+        return max(0, min(left, slots.turns.reserved)) if slots.turns.asked else 0
 
 
 class JobFeed:
@@ -61,9 +97,11 @@ class JobFeed:
         self._metrics = metrics
         self._groups = tuple(supervisor.groups())
         self._lane_group = {name: self._groups.index(supervisor.slots_of(name)) for name in interfaces}
-        self._lanes = [
-            Lane(name, interface, self._lane_group[name]) for name, interface in interfaces.items()
-        ]
+        batched = sorted(set(interfaces) & set(supervisor.joining.per_slot()))
+        self._kinds = {**self._lane_group, **{name: len(self._groups) + n for n, name in enumerate(batched)}}
+        """For which jobs a claim asks together: those of a group of slots, or of one batched function."""
+        self._batched = {self._kinds[name]: name for name in batched}
+        self._lanes = [Lane(name, interface, self._kinds[name]) for name, interface in interfaces.items()]
         self._stopped = False
         self._is_claiming = False
         self._overtaking: set[str] = set()
@@ -144,62 +182,94 @@ class JobFeed:
         try:
             while not (await asyncio.wait({bringing}, timeout=_PATIENCE_S))[0]:
                 self._placing.let_jobs_go()
-            asked, claimed = bringing.result()
+            brought = bringing.result()
         finally:
             bringing.cancel()
             self._is_claiming = False
             self._overtaking.clear()
-        if not any(asked):
+        if not brought.asked:
             return
-        served = {job.function for job in claimed}
-        self._lanes.sort(key=lambda lane: lane.function in served)  # those come last now, as slots are shared
-        got = Counter(self._lane_group[job.function] for job in claimed)
-        for group, slots in enumerate(self._groups):
-            if asked[group]:
-                self._placing.answered(slots, asked[group], got[group])
-        delay = self._second_look.claimed(sum(asked), len(claimed))
+        # Those that were served come last now, as slots are shared.
+        self._lanes.sort(key=lambda lane: lane.function in brought.functions)
+        for group, asked in brought.asked.items():
+            # More lots than slots may have come, where jobs cost more than they did so far.
+            self._placing.answered(self._groups[group], asked, min(asked, brought.filled[group]))
+        if brought.more:
+            self._placing.hear(self._groups[group] for group in brought.more)
+        delay = self._second_look.claimed(brought.asked_jobs, brought.jobs)
         if delay is not None:
             asyncio.get_running_loop().call_later(delay, self.look)
 
-    def _ask(self) -> tuple[list[int], list[Lane]]:
-        """For how many jobs to ask in each group of slots, and of which lanes."""
-        functions = self._supervisor.claimable()
-        able = {self._lane_group[name] for name in functions}
-        asked = [0] * len(self._groups)
+    def _ask(self) -> _Brought:
+        """How many slots are kept for jobs in each group."""
+        able = {self._lane_group[name] for name in self._supervisor.claimable()}
+        asked: dict[int, int] = {}
         for group, slots in enumerate(self._groups):
-            if group in able and not self._stopped:
-                asked[group] = slots.turns.ask()
-            else:
+            if group not in able or self._stopped:
                 self._placing.let_go(slots)
-        return asked, [
-            lane._replace(expected_s=self._supervisor.expected_s(lane.function))
-            for lane in self._lanes
-            if asked[lane.group] and lane.function in functions
-        ]
+            elif count := slots.turns.ask():
+                asked[group] = count
+        return _Brought(asked)
 
-    async def _bring(self) -> tuple[list[int], list[Claimed]]:
-        """Claim, and start what that brings; returns what it asked for, too."""
+    def _next_round(self, brought: _Brought) -> tuple[list[Lane], list[int]]:
+        """The lanes to look at next, and for how many jobs of each kind to ask."""
+        able = set(self._supervisor.claimable())
+        lanes: list[Lane] = []
+        free = [0] * (len(self._groups) + len(self._batched))
+        kind_of: dict[int, int] = {}
+        for lane in self._lanes:
+            group, kind = self._lane_group[lane.function], lane.group
+            left = brought.left(group, self._groups[group])
+            if not left or kind in brought.tried or lane.function not in able:
+                continue
+            if kind_of.setdefault(group, kind) == kind:
+                function = self._batched.get(kind)
+                jobs = left if function is None else self._supervisor.joining.jobs_for(function, left)
+                free[kind] = min(jobs, max(left, _MOST_JOBS))
+                lanes.append(lane._replace(expected_s=self._supervisor.expected_s(lane.function)))
+        brought.tried.update(kind_of.values())
+        return lanes, free
+
+    async def _bring(self) -> _Brought:
+        """Claim, and start what that brings."""
         began = time.monotonic()
         claim_id = await self._claims.take()  # as long as a renewal hangs, maybe
         try:
             if time.monotonic() - began >= _PATIENCE_S:
                 self.look()  # what was kept has been let go
-            asked, lanes = self._ask()
-            if not lanes:
-                return asked, []
-            self._second_look.claiming()
-            alone = int(self._placing.alone.is_idle)  # a runner that is busy with one keeps no others waiting
-            asked_at = boot_time()
-            with self._metrics.claim_seconds.time():
-                claimed = await self._ledger.claim(claim_id, lanes, asked, alone)
-            self._may_have_left_alone |= not alone or any(job.alone for job in claimed)
-            for job in claimed:
-                self._held.start(
-                    job, self._leases.lasts_from(asked_at), cancelled=job.job_id in self._overtaking
-                )
+            brought = self._ask()
+            lanes, free = self._next_round(brought)
+            if lanes:
+                self._second_look.claiming()
+            while lanes:
+                await self._claim(claim_id, lanes, free, brought)
+                lanes, free = self._next_round(brought)
         finally:
             self._claims.done(claim_id)
-        return asked, claimed
+        return brought
+
+    async def _claim(self, claim_id: str, lanes: list[Lane], free: list[int], brought: _Brought) -> None:
+        alone = int(self._placing.alone.is_idle)  # a runner that is busy with one keeps no others waiting
+        asked_at = boot_time()
+        with self._metrics.claim_seconds.time():
+            claimed = await self._ledger.claim(claim_id, lanes, free, alone)
+        self._may_have_left_alone |= not alone or any(job.alone for job in claimed)
+        brought.asked_jobs += sum(free)
+        brought.jobs += len(claimed)
+        for job in claimed:
+            group = self._lane_group[job.function]
+            turns = self._groups[group].turns
+            filled_before = turns.filled
+            lease_until = self._leases.lasts_from(asked_at)
+            self._held.start(job, lease_until, cancelled=job.job_id in self._overtaking)
+            brought.filled[group] += turns.filled - filled_before
+            brought.functions.add(job.function)
+        got = Counter(self._kinds[job.function] for job in claimed)
+        for kind, function in self._batched.items():
+            if got[kind]:
+                self._placing.share_around(self._supervisor.slots_of(function))
+                if got[kind] >= free[kind]:
+                    brought.more.add(self._lane_group[function])
 
     async def _until_postgres_answers(self) -> None:
         while not self._stopped:

@@ -13,6 +13,7 @@ from gpu_runner.jobs.held import HeldJobs
 from gpu_runner.jobs.leases import ClaimIds, Leases
 from gpu_runner.jobs.reporting import Reporting
 from gpu_runner.jobs.session import Session
+from gpu_runner.jobs.streaming import Streaming
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.operators.requests import Requests
 from gpu_runner.supervisor import Supervisor
@@ -30,7 +31,7 @@ class JobHalf:
     """Everything that moves jobs through this runner.
 
     A job goes from the feed to the supervisor, as a call; its answer becomes an outcome, which the ledger
-    confirms. Until then it is held, and its lease is renewed.
+    confirms once it has all that the job has yielded. Until then it is held, and its lease is renewed.
 
     Args:
         session: this runner's, with the ledger.
@@ -53,7 +54,16 @@ class JobHalf:
         interfaces = {name: function.manifest.interface for name, function in functions.items()}
         self._reporting = Reporting(session)
         self._finishing = Finishing(session, self._requeued)
-        self._held = HeldJobs(supervisor, interfaces, metrics, self._finishing.add, self._reporting.add)
+        self._streaming = Streaming(session, supervisor, self._finishing.add)
+        self._held = HeldJobs(
+            supervisor,
+            interfaces,
+            metrics,
+            self._streaming.end,
+            self._reporting.add,
+            self._streaming.add,
+            [name for name, function in functions.items() if function.is_streaming],
+        )
         claims = ClaimIds()
         self._leases = Leases(session, self._held, claims)
         self._feed = JobFeed(session, supervisor, interfaces, self._held, self._leases, claims, metrics)
@@ -80,6 +90,7 @@ class JobHalf:
             self._leases.guard(),
             self._finishing.run(self._held),
             self._reporting.run(),
+            self._streaming.run(),
             self._requests.run(),
             self._listener.run(),
         ]
@@ -131,8 +142,11 @@ class JobHalf:
         await step(self._held.all_ended())
         if jobs := self._held.running():
             log.warning("%d jobs didn't end", len(jobs))
+        await step(self._streaming.flush())
+        if count := self._streaming.count():
+            log.warning("what %d jobs have yielded could not be recorded", count)
         await step(self._finishing.flush())
-        if count := self._finishing.count():
+        if count := count + self._finishing.count():
             log.warning("%d outcomes could not be recorded", count)
         else:
             await step(self._give_back_unknown())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from gpu_runner.calls import Caller
-from gpu_runner.frames import Reported
+from gpu_runner.frames import Reported, Streamed
 from gpu_runner.jobs.outcomes import EndedBy, outcome_of
+from gpu_runner.jobs.unwritten import CREDIT, Unwritten
 from gpu_runner.metrics import RunnerMetrics
 from headrace.domain import State
 from headrace.ledger.execution import Claimed, Held, Outcome, Report
@@ -42,10 +43,12 @@ class HeldJob:
         lease_until: until when it is surely this runner's, on the clock of `clock.boot_time`.
         on_end: called once, when `outcome` is there.
         on_report: called when there is `news`: how far it is, and the ledger doesn't know yet.
+        on_item: called when there is more that is `unwritten`.
     """
 
     __slots__ = (
         "_on_end",
+        "_on_item",
         "_on_report",
         "claimed",
         "ended_by",
@@ -53,6 +56,7 @@ class HeldJob:
         "lease_until",
         "news",
         "outcome",
+        "unwritten",
     )
 
     def __init__(
@@ -61,23 +65,26 @@ class HeldJob:
         lease_until: float,
         on_end: Callable[[HeldJob], None],
         on_report: Callable[[HeldJob], None],
+        on_item: Callable[[HeldJob], None] = lambda _: None,
     ) -> None:
         self.claimed = claimed
         self.lease_until = lease_until
         self.outcome: Outcome | None = None
         self.news: Report | None = None
+        self.unwritten = Unwritten()
         self.ended_by: EndedBy = ""
         self.is_killed = False
         self._on_end = on_end
         self._on_report = on_report
+        self._on_item = on_item
 
     @property
     def job_id(self) -> str:
         """The job's id."""
         return self.claimed.job_id
 
-    def frame(self, interface: str) -> Call:
-        """The job in the words of a gateway's call."""
+    def frame(self, interface: str, *, streams: bool = False) -> Call:
+        """The job in the words of a gateway's call; `streams`: what it yields is wanted too."""
         job = self.claimed
         return Call(
             job.job_id,
@@ -91,6 +98,7 @@ class HeldJob:
             request_id=job.request_id,
             traceparent=job.traceparent,
             alone=job.alone,
+            credit=CREDIT if streams else 0,
         )
 
     def answer(self, frame: Answer | Started) -> None:
@@ -99,8 +107,12 @@ class HeldJob:
             self.outcome = outcome_of(self.claimed, frame, self.ended_by)
             self._on_end(self)
 
-    def report(self, frame: Reported) -> None:
-        """Take how far it is."""
+    def tell(self, frame: Reported | Streamed) -> None:
+        """Take how far it is, or what it has yielded."""
+        if isinstance(frame, Streamed):
+            self.unwritten.add(frame.item)
+            self._on_item(self)
+            return
         self.news = Report(
             self.job_id, self.claimed.token, self.claimed.attempt, frame.fraction, frame.message
         )
@@ -116,6 +128,8 @@ class HeldJobs:
         metrics: where they are counted.
         on_outcome: called when one has ended, to have it recorded.
         on_report: called when one has told how far it is.
+        on_item: called when one has yielded something.
+        streaming: functions that yield.
     """
 
     def __init__(
@@ -125,12 +139,16 @@ class HeldJobs:
         metrics: RunnerMetrics,
         on_outcome: Callable[[HeldJob], None],
         on_report: Callable[[HeldJob], None],
+        on_item: Callable[[HeldJob], None],
+        streaming: Collection[str] = (),
     ) -> None:
         self._supervisor = supervisor
         self._interfaces = interfaces
+        self._streaming = frozenset(streaming)
         self._metrics = metrics
         self._on_outcome = on_outcome
         self._on_report = on_report
+        self._on_item = on_item
         self._jobs: dict[str, HeldJob] = {}
         self._changed = asyncio.Event()
 
@@ -150,16 +168,21 @@ class HeldJobs:
         """Hold a job that was claimed, and run it; `cancelled` is one whose cancel overtook it."""
         if (older := self._jobs.get(claimed.job_id)) is not None:
             self.lose(older)  # given again, so the earlier start isn't this runner's any more
-        job = HeldJob(claimed, lease_until, self._ended, self._reported)
+        job = HeldJob(claimed, lease_until, self._ended, self._reported, self._yielded)
         self._jobs[job.job_id] = job
         self._metrics.claimed(claimed.function)
-        self._supervisor.take_job(job.frame(self._interfaces[claimed.function]), job)
+        frame = job.frame(self._interfaces[claimed.function], streams=claimed.function in self._streaming)
+        self._supervisor.take_job(frame, job)
         if cancelled:
             self.cancel(job.job_id)
 
     def _reported(self, job: HeldJob) -> None:
         if self._jobs.get(job.job_id) is job:
             self._on_report(job)
+
+    def _yielded(self, job: HeldJob) -> None:
+        if self._jobs.get(job.job_id) is job:
+            self._on_item(job)
 
     def _ended(self, job: HeldJob) -> None:
         self._changed.set()

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from headrace.database import Database
 from headrace.domain import State
-from headrace.ledger import execution
+from headrace.ledger import execution, items
 from headrace.ledger.execution import Claimed, Held, Lane, Outcome, Renewal, Report
+from headrace.ledger.items import Group, Verdict
 
 
 class Ledger(Protocol):
@@ -46,6 +47,10 @@ class Ledger(Protocol):
 
     async def progress(self, reports: Sequence[Report]) -> None:
         """Note how far jobs are."""
+        ...
+
+    async def add_items(self, groups: Sequence[Group]) -> dict[str, Verdict]:
+        """Write what jobs have yielded."""
         ...
 
 
@@ -98,3 +103,7 @@ class Session:
     async def progress(self, reports: Sequence[Report]) -> None:
         """Note how far jobs are."""
         await execution.progress(self._database, reports)
+
+    async def add_items(self, groups: Sequence[Group]) -> dict[str, Verdict]:
+        """Write what jobs have yielded."""
+        return await items.add(self._database, groups)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from gpu_runner.operators.models import load, unload
 from gpu_runner.operators.standing import standing_of
 from gpu_runner.supervisor import Supervisor
 from headrace import runner_requests
@@ -18,7 +19,7 @@ from headrace.sdk import Function
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 1.0
-_KINDS: Final = ("drain", "stack")
+_KINDS: Final = ("drain", "stack", "load", "unload")
 
 
 class Requests:
@@ -87,8 +88,10 @@ class Requests:
         try:
             if request.kind == "drain":
                 await self._answer_drain(request)
-            else:
+            elif request.kind == "stack":
                 await self._answer_stack(request, request.job_id or "")
+            else:
+                await self._answer_model(request, request.subject or "")
         except DatabaseError as error:
             log.warning("an answer for %s could not be stored: %s", request.asked_by, error)
         except Exception:
@@ -107,6 +110,11 @@ class Requests:
             await runner_requests.answer(self._database, self._runner_id, request, said)
         finally:
             self._drain()
+
+    async def _answer_model(self, request: Request, model: str) -> None:
+        said = (load if request.kind == "load" else unload)(self._supervisor.models, model)
+        log.info("%s wants to %s model %s: %s", request.asked_by, request.kind, model, said.outcome)
+        await runner_requests.answer(self._database, self._runner_id, request, said)
 
     async def _answer_stack(self, request: Request, job_id: str) -> None:
         standing = await standing_of(self._supervisor, self._functions, job_id)

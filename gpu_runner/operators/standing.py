@@ -11,6 +11,7 @@ import msgspec
 
 from gpu_runner.calls import LocalCall
 from gpu_runner.frames import INTERRUPT
+from gpu_runner.lots import Joined
 from gpu_runner.operators.processes import look_at
 from gpu_runner.operators.why import why
 from headrace.runner_requests import Standing
@@ -100,6 +101,8 @@ def _told(
 ) -> Standing:
     """What the supervisor knows."""
     now = time.monotonic()
+    # Joined calls are interrupted and killed together.
+    unit = call.lot if isinstance(call, Joined) and call.lot is not None and call.started_at else call
     started = call.started_at or now
     soft_at = started + call.manifest.budget.soft_limit
     stop, stopped_at = _stop(call, soft_at, now) if phase == "running" else ("", now)
@@ -113,12 +116,13 @@ def _told(
         running_s=now - (call.started_at or call.received_at),
         soft_s=soft_at - now,
         deadline_s=call.deadline_at - now,
-        kill_s=call.kill_at - now if call.started_at else call.manifest.budget.hard,
+        kill_s=unit.kill_at - now if call.started_at else call.manifest.budget.hard,
         executor=None if call.executor is None else cast(Watched, call.executor).index,
         stop=stop,
         stopped_s=now - stopped_at,
-        interrupts=call.interrupts,
-        interrupted_s=now - call.interrupt_at if call.interrupts else 0.0,
+        interrupts=unit.interrupts,
+        interrupted_s=now - unit.interrupt_at if unit.interrupts else 0.0,
+        beside=len(unit.parts) - 1,
     )
 
 

@@ -54,6 +54,9 @@ def _next_limit(call: Standing) -> str:
 
 def _goes_on(call: Standing) -> str:
     """How a body that was asked to end doesn't."""
+    if call.beside and not call.interrupts:
+        others = "another call" if call.beside == 1 else f"{call.beside} other calls"
+        return f"goes on while any of those it is joined with is wanted: {others}"
     if not call.interrupts:
         looked = "an await" if call.body == "async" else "call.check()"
         return f"hasn't come to {looked} yet; CallStopped is raised in it in a moment"

@@ -1,0 +1,1 @@
+"""Joined calls: those of a batched function, whichever path brought them, share one execution."""

@@ -1,0 +1,83 @@
+"""How fast calls of a batched function come, what they cost, and how long lots of them take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu_runner.lots import MOST_CALLS
+from gpu_runner.service_times import ServiceTime
+from headrace.domain import Manifest
+from headrace.histograms import cost_bucket
+
+_WEIGHT: Final = 0.1  # of the newest call in the running means
+_GAPS: Final = 2.0  # so many gaps without a call, and no more of them are expected
+
+
+class Pace:
+    """What is known of one batched function.
+
+    Args:
+        manifest: the function's.
+        times: how long its lots take.
+    """
+
+    def __init__(self, manifest: Manifest, times: ServiceTime) -> None:
+        assert manifest.batch is not None
+        self.batch = manifest.batch
+        self._times = times
+        self.mean_cost = _mean_cost(manifest)
+        """Of a call: the running mean, exponentially weighted."""
+        self._gap_s = 0.0
+        self._last_at = 0.0
+
+    def arrived(self, now: float, cost: float) -> None:
+        """A direct call has come, at an instant of `time.monotonic()`."""
+        self.priced(cost)
+        # A pause says nothing about how calls come once they do: it counts as little more than the wait.
+        gap_s = min(now - self._last_at, 4 * self.batch.max_wait)
+        self._gap_s += _WEIGHT * (gap_s - self._gap_s) if self._last_at else gap_s
+        self._last_at = now
+
+    def priced(self, cost: float) -> None:
+        """A call has come that costs so much."""
+        self.mean_cost += _WEIGHT * (cost - self.mean_cost)
+
+    def calls_for(self, cost: float) -> int:
+        """How many calls of the usual kind cost so much together; at least one."""
+        if self.mean_cost <= 0:
+            return MOST_CALLS
+        return max(1, min(MOST_CALLS, int(cost / self.mean_cost + 1e-6)))
+
+    @property
+    def calls_per_lot(self) -> int:
+        """How many calls should fill a lot."""
+        return self.calls_for(self.batch.max_cost)
+
+    def expected_s(self, cost: float) -> float:
+        """How long a lot of that cost should take; 0 while nothing is known.
+
+        By what lots of about that cost took; else in proportion, but no longer than lots take as a rule: that
+        larger ones share their time well is what batching is for, and they are measured soon enough.
+        """
+        spread = self._times.by_cost.get(cost_bucket(cost)) if cost > 0 else None
+        if spread is not None:
+            return spread.mean
+        return min(self._times.mean, self._times.per_cost * cost)
+
+    def linger_s(self) -> float:
+        """How long a lot that isn't full should wait for others while its slot is free; 0: not at all.
+
+        It pays only where calls come so fast that the next is expected within `max_wait`.
+        """
+        max_wait = self.batch.max_wait
+        return max_wait if 0 < self._gap_s < max_wait else 0.0
+
+    def quiet_at(self, since: float) -> float:
+        """When no other call is to be expected any more, unless one comes before."""
+        return max(since, self._last_at) + _GAPS * self._gap_s
+
+
+def _mean_cost(manifest: Manifest) -> float:
+    """What a call costs by the function's examples, until calls have come; without any, 1."""
+    costs = [manifest.cost.of(example) for example in manifest.examples]
+    return sum(costs) / len(costs) if costs else 1.0

@@ -1,0 +1,125 @@
+"""What the parts of a supervisor share: which calls are here, and what decides whether more are taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from gpu_runner.calls import LocalCall
+from gpu_runner.children.executors import ExecutorProcess
+from gpu_runner.enforcement import patience_s
+from gpu_runner.metrics import RunnerMetrics
+from gpu_runner.residency.residence import Residence
+from gpu_runner.service_times import ServiceTime
+from gpu_runner.slots import MAIN, Slots, slots_for
+from headrace.link.frames import Lost, Refused
+from headrace.sdk import Function
+
+COLD_RETRY_S: Final = 5.0
+
+
+class Refusal(NamedTuple):
+    """Why a call isn't taken, and after how many seconds it may be."""
+
+    reason: str
+    retry_after_s: float
+
+
+class Books:
+    """The runner's calls and the state that they meet.
+
+    Args:
+        functions: what this runner serves, by name.
+        metrics: where executions are counted.
+        brief_wait: the longest wait for a slot while executors are busy, in seconds.
+        device_cap: the most calls that may use models at once; 0: as many as have slots.
+        keep_ticking: called when a call is here whose waits and limits are to be kept.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, Function[Any, Any]],
+        metrics: RunnerMetrics,
+        brief_wait: float,
+        device_cap: int,
+        keep_ticking: Callable[[], None],
+    ) -> None:
+        self.executors: list[ExecutorProcess] = []
+        self.functions = functions
+        self.metrics = metrics
+        self.brief_wait = brief_wait
+        self.keep_ticking = keep_ticking
+        self.slots: dict[str, Slots] = slots_for(functions.values(), device_cap)
+        self.service_times = {name: ServiceTime() for name in functions}
+        self.calls: dict[str, LocalCall] = {}
+        """By job id: what waits or runs. The calls of a lot are here, the lot itself isn't."""
+        self.parked: dict[str, LocalCall] = {}
+        """Jobs that were given again while an earlier start runs here still, by job id."""
+        self.degraded: dict[str, str] = {}
+        self.draining = False
+        self.load_s = COLD_RETRY_S
+        self.patience_s = patience_s(0.0)
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.joined_loads: dict[str, Callable[[], int]] = {}
+        """Of functions whose calls share slots, by name: the load, counted in calls."""
+        self.on_parked: Callable[[LocalCall], None] = lambda _: None
+        """Called with a parked job when its earlier start has ended."""
+        self.models: Residence
+
+    def is_cold(self) -> bool:
+        """Whether no executor is ready."""
+        return not any(executor.is_ready for executor in self.executors)
+
+    def longest_wait(self, call: LocalCall) -> float:
+        """How long a direct call may wait for its start, in seconds: loading takes as long as it takes."""
+        longest = call.frame.wait_ms / 1000
+        is_cold = self.is_cold() or self.models.is_cold(call.frame.function)
+        return longest if is_cold else min(longest, self.brief_wait)
+
+    def refusal(self, call: LocalCall, slots: Slots, joined: LocalCall | None = None) -> Refusal | None:
+        """Why a direct call can't wait so long as it would have to; None: it can.
+
+        Args:
+            call: that has just come.
+            slots: that it would wait for one of.
+            joined: what waits already and the call would be joined to; None: it waits behind all.
+        """
+        has_memory = slots.has_memory_for(call)
+        if self.is_cold():
+            return None if has_memory else Refusal("cold", self.load_s)
+        function = call.frame.function
+        load_s = self.models.wait_s(function)
+        if slots.room.name == MAIN:
+            load_s = max(load_s, self.models.main_wait_s())
+        predicted = slots.predicted_wait(len(self.executors), joined) + load_s
+        if predicted <= self.longest_wait(call) and has_memory:
+            return None
+        if self.models.is_cold(function):
+            self.models.ask(function)
+            return Refusal("cold", predicted or COLD_RETRY_S)
+        return Refusal("full", predicted)
+
+    def load(self, function: str) -> int:
+        """Running and waiting calls of a function's slots."""
+        load = self.joined_loads.get(function)
+        return self.slots[function].load_in_room if load is None else load()
+
+    def refuse(self, call: LocalCall, reason: str, retry_after_s: float, detail: str = "") -> None:
+        """Tell the caller that the call isn't taken."""
+        function = call.frame.function
+        self.metrics.refused(function, reason)
+        call.caller.answer(Refused(call.job_id, reason, self.load(function), retry_after_s, detail))
+
+    def give_back(self, call: LocalCall) -> None:
+        """A job that wasn't started here may start elsewhere."""
+        call.caller.answer(Lost(call.job_id, call.frame.attempt, charged=False, suspect=False))
+
+    def forget(self, call: LocalCall) -> None:
+        """The call is neither waiting nor running any more."""
+        del self.calls[call.job_id]
+        if self.parked and (parked := self.parked.pop(call.job_id, None)):
+            self.on_parked(parked)
+        if not self.calls:
+            self.idle.set()

@@ -1,0 +1,181 @@
+"""How calls end: stopped, through, or lost with their executor."""
+
+from __future__ import annotations
+
+import logging
+
+from gpu_runner.answers import answer_of, answer_of_lost
+from gpu_runner.batching.joining import Joining
+from gpu_runner.batching.splitting import Splitting
+from gpu_runner.books import COLD_RETRY_S, Books
+from gpu_runner.calls import Caller, LocalCall
+from gpu_runner.children.executors import ExecutorProcess
+from gpu_runner.frames import Done, Failed, Stop
+from gpu_runner.lots import Joined, Lot
+from gpu_runner.placing import Placing
+from gpu_runner.slots import Slots
+
+log = logging.getLogger(__name__)
+
+
+class Endings:
+    """Ends calls, and answers for them.
+
+    Args:
+        books: what the parts of a supervisor share.
+        placing: who gets back their slots.
+        joining: where calls of a lot are that waits.
+        splitting: where those of a lot are that runs.
+    """
+
+    def __init__(self, books: Books, placing: Placing, joining: Joining, splitting: Splitting) -> None:
+        self._books = books
+        self._placing = placing
+        self._joining = joining
+        self._splitting = splitting
+
+    def stop(self, call: LocalCall) -> None:
+        """Forget a call that waits; ask one that runs to end."""
+        if call.stopped:
+            return
+        books = self._books
+        call.stop(books.patience_s)
+        slots = books.slots[call.frame.function]
+        if isinstance(call, Joined) and call.lot is not None:
+            self._stop_joined(call, call.lot)
+        elif call.executor is not None:
+            call.executor.send(Stop(call.job_id, call.frame.attempt))
+        elif self._placing.alone.drop(call):
+            books.forget(call)
+            if call.is_job:
+                books.give_back(call)
+            self._placing.start_waiting()
+        elif books.parked.get(call.job_id) is call:
+            del books.parked[call.job_id]
+            books.give_back(call)
+        elif call in slots.turns.arrived:
+            slots.turns.arrived.remove(call)
+            slots.turns.look()
+            books.forget(call)
+            books.give_back(call)
+        else:
+            slots.remove(call)
+            books.forget(call)
+
+    def _stop_joined(self, call: Joined, lot: Lot) -> None:
+        if lot.started_at:
+            self._splitting.stop(call, lot)
+            return
+        self._joining.drop(call)
+        if call.is_job:
+            self._books.give_back(call)
+
+    def finished(self, executor: ExecutorProcess, frame: Done | Failed) -> None:
+        """An execution came to its own end."""
+        call = executor.calls.get(frame.job_id)
+        if call is None:
+            if (joined := self._splitting.running(executor, frame.job_id)) is not None:
+                self._splitting.finished(joined, frame)
+            else:
+                log.warning("executor %d answered for an unknown call", executor.index)
+            return
+        slots = self._release(call, executor)
+        self._placing.give_next(executor, slots)
+        times = self._books.service_times[call.frame.function]
+        if isinstance(frame, Done):
+            times.observe(frame.exec_s, call.frame.cost)
+        answer, outcome = answer_of(call, frame, slots.load_in_room, times)
+        call.caller.answer(answer)
+        self._books.metrics.ended(call.frame.function, outcome, frame.exec_s, call.frame.cost)
+
+    def lost(self, executor: ExecutorProcess) -> None:
+        """An executor's process has ended: its slots are free, its calls are settled."""
+        books = self._books
+        executor.closed_for = None
+        self._take_back(executor)
+        for call in list(executor.calls.values()):
+            if isinstance(call, Lot):
+                self._splitting.lost(call, executor)
+                continue
+            slots = self._release(call, executor)
+            answer, outcome, seconds = answer_of_lost(call, executor, slots.load_in_room)
+            call.caller.answer(answer)
+            books.metrics.ended(call.frame.function, outcome, seconds, call.frame.cost)
+        books.metrics.restarted()
+        books.models.lost(executor)
+        if books.is_cold():
+            self.give_back_unable()
+        self._placing.start_waiting()  # what was taken back may start elsewhere
+
+    def give_back_unable(self) -> None:
+        """Another runner may run what none here can, or not soon.
+
+        Only what is to run alone waits for the next executor: that is one job at most, and to be claimed
+        again takes as long, and counts.
+        """
+        books = self._books
+        cold = books.is_cold()
+        for call in [call for call in books.calls.values() if call.executor is None]:
+            reason = books.degraded.get(call.frame.function)
+            if call.is_job and (reason or (cold and not call.alone)):
+                self.stop(call)
+            elif reason and not cold:
+                self.stop(call)
+                books.refuse(call, "degraded", COLD_RETRY_S, reason)
+
+    def _take_back(self, executor: ExecutorProcess) -> None:
+        """What was handed ahead never started: it waits again, before all others."""
+        for call in executor.ahead.take_back():
+            slots = self._books.slots[call.frame.function]
+            slots.returned(call)
+            if call.stopped:
+                self._books.forget(call)
+            else:
+                call.executor = None
+                call.wait_until = call.hold_until
+                slots.push_back(call)
+
+    def _release(self, call: LocalCall, executor: ExecutorProcess) -> Slots:
+        slots = self._books.slots[call.frame.function]
+        self._placing.release(call, slots, executor)
+        self._books.forget(call)
+        return slots
+
+    def caller_lost(self, caller: Caller) -> None:
+        """A gateway is gone: the work that only it waited for is stopped."""
+        for call in [call for call in self._books.calls.values() if call.caller is caller]:
+            self.stop(call)
+
+    def overdue(self, now: float) -> None:
+        """Refuse what has waited as long as it may, at an instant of `time.monotonic()`."""
+        books = self._books
+        cold = books.is_cold()
+        for slots in dict.fromkeys(books.slots.values()):
+            if cold:
+                slots.wait_for_process()
+            elif slots.waiting:
+                slots.wait_for_models(books.models)
+            for call in slots.overdue(now):
+                books.forget(call)
+                self._refuse_late(call, cold=cold)
+        for call in self._joining.overdue(now):
+            self._refuse_late(call, cold=cold)
+        alone = self._placing.alone
+        late = [call for call in alone if not call.is_job and call.wait_until <= now]
+        for call in late:
+            alone.drop(call)
+            books.forget(call)
+            books.refuse(call, "full", books.brief_wait)
+        if late:
+            self._placing.start_waiting()
+
+    def _refuse_late(self, call: LocalCall, *, cold: bool) -> None:
+        books = self._books
+        function = call.frame.function
+        if cold:
+            books.refuse(call, "cold", books.load_s)
+        elif books.models.is_cold(function):
+            books.models.ask(function)
+            books.refuse(call, "cold", books.models.wait_s(function) or COLD_RETRY_S)
+        else:
+            books.refuse(call, "full", books.brief_wait)

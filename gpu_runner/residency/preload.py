@@ -1,0 +1,34 @@
+"""What an executor loads before it takes calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu_runner.residency.book import Book, Place
+from gpu_runner.residency.failures import Failures
+from headrace.domain import FOREVER
+
+
+def choose_preload(
+    book: Book, place: Place, again: Iterable[str], failures: Failures, now: float
+) -> tuple[str, ...]:
+    """What was there before, and what is to be there always, as far as there is room.
+
+    What hasn't been loaded yet, and has no declared size, counts as nothing: all of it is loaded.
+
+    Args:
+        book: where this is noted.
+        place: the executor.
+        again: what its last life held, what was used last first.
+        failures: what can't be loaded now.
+        now: the instant.
+    """
+    always = (spec.name for spec in book.specs.values() if spec.keep_alive == FOREVER)
+    place.base = place.least_base
+    chosen: list[str] = []
+    for model in dict.fromkeys((*again, *always)):
+        fits = not book.budget or book.used + book.need(model, place) <= book.budget
+        if fits and model not in failures:
+            book.ask_load(place, model, now)
+            chosen.append(model)
+    return tuple(chosen)
