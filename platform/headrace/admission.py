@@ -50,7 +50,9 @@ class Span(NamedTuple):
     total: float
 
 
-def span(budget: Budget, *, wait: float | None, deadline: float | None, max_hold: float) -> Span:
+def span(
+    budget: Budget, *, wait: float | None, deadline: float | None, max_hold: float, streams: bool = False
+) -> Span:
     """The time a call gets.
 
     Args:
@@ -58,9 +60,10 @@ def span(budget: Budget, *, wait: float | None, deadline: float | None, max_hold
         wait: what the caller prefers to wait at most (`Prefer: wait`, RFC 7240); None says nothing.
         deadline: the caller's own total budget; it only ever shortens.
         max_hold: the gateway's cap.
+        streams: its answer is written meanwhile, so that a silent connection isn't what bounds it.
     """
     total = budget.total if deadline is None else min(budget.total, deadline)
-    hold = min(budget.sync, max_hold, total)
+    hold = total if streams else min(budget.sync, max_hold, total)
     return Span(hold if wait is None else min(hold, wait), total)
 
 

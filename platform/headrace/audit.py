@@ -20,6 +20,8 @@ ACTIONS: Final = (
     "function.retire",
     "function.limit",
     "runner.drain",
+    "runner.load",
+    "runner.unload",
     "job.cancel",
     "job.retry",
     "batch.cancel",

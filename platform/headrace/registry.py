@@ -13,11 +13,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from headrace import audit
+from headrace.capacity import Report
 from headrace.database import Database, Jsonb, Row, queries
 from headrace.domain import Manifest, RunnerInfo
 
@@ -62,6 +63,18 @@ class Registry:
         return [runner for runner in self.runners if runner.runner_id not in self.draining]
 
 
+class Heard(NamedTuple):
+    """How a heartbeat was received.
+
+    Args:
+        known: whether the registry knows the runner; else it must register again.
+        reported: whether the registry has a report of it; else the next heartbeat should bring one.
+    """
+
+    known: bool
+    reported: bool
+
+
 async def register(
     database: Database,
     runner: RunnerInfo,
@@ -91,17 +104,32 @@ async def register(
 
 
 async def heartbeat(
-    database: Database, runner_id: str, capacity: Mapping[str, Any], *, draining: bool = False
-) -> bool:
+    database: Database,
+    runner_id: str,
+    capacity: Mapping[str, Any],
+    *,
+    draining: bool = False,
+    report: bytes | None = None,
+) -> Heard:
     """Say that a runner lives; at least every few seconds, as it vanishes after 10 s of silence.
 
-    Returns:
-        False when the registry doesn't know it (any more): it must register again.
+    Args:
+        database: an open one.
+        runner_id: the runner.
+        capacity: what every reading of the registry has; small.
+        draining: whether it takes nothing new.
+        report: all that it tells of itself, as `capacity.encoded` makes it; None: as the last time.
     """
     rows = await database.fetch(
-        _SQL["heartbeat"], {"runner_id": runner_id, "capacity": Jsonb(dict(capacity)), "draining": draining}
+        _SQL["heartbeat"],
+        {
+            "runner_id": runner_id,
+            "capacity": Jsonb(dict(capacity)),
+            "draining": draining,
+            "report": report,
+        },
     )
-    return rows[0]["known"]
+    return Heard(rows[0]["known"], rows[0]["reported"])
 
 
 async def unregister(database: Database, runner_id: str) -> None:
@@ -141,6 +169,13 @@ async def load(database: Database) -> Registry:
     )
 
 
+async def reports(database: Database) -> dict[str, Report]:
+    """What the runners that live tell of themselves, by id, in the order of their starts."""
+    rows = await database.fetch(_SQL["reports"])
+    read = ((row["runner_id"], _report(row)) for row in rows)
+    return {runner_id: report for runner_id, report in read if report is not None}
+
+
 async def gateways(database: Database) -> dict[str, datetime]:
     """The gateways that live, as far as is known, with when each was last seen."""
     return {row["gateway_id"]: row["seen_at"] for row in await database.fetch(_SQL["gateways"])}
@@ -164,6 +199,14 @@ async def link_secret(database: Database) -> bytes:
     """The 32 random bytes that both ends of a link must know; made on first use."""
     rows = await database.fetch(_SQL["secret"], {"name": "link", "proposed": secrets.token_bytes(32)})
     return rows[0]["value"]
+
+
+def _report(row: Row) -> Report | None:
+    try:
+        return msgspec.json.decode(row["report"], type=Report)
+    except msgspec.DecodeError as error:
+        _log.warning("the report of runner %s can't be read: %s", row["runner_id"], error)
+        return None
 
 
 def _manifest(row: Row) -> Manifest | None:

@@ -1,4 +1,4 @@
-"""What operators ask of single runners, through Postgres: to drain, or how a call stands that one runs.
+"""What operators ask of single runners, through Postgres: to drain, how a call stands, to load models or not.
 
 Whoever asks writes a request and looks for its answer; the runner is notified on its own channel, and looks
 for itself after each connect.
@@ -33,8 +33,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner is asked.
 
     Args:
-        kind: `drain` or `stack`; a gateway of a later version may ask for something else.
+        kind: `drain`, `stack`, `load` or `unload`; a command of a later version may ask for something else.
         job_id: whose stack is wanted.
+        subject: the model to be loaded or unloaded.
         asked_by: `operator:` and a login name.
     """
 
@@ -42,6 +43,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     job_id: str | None
     asked_by: str
+    subject: str | None = None
 
 
 class DrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         wchan: the function of the kernel in which its main thread waits, where the kernel tells.
         cpu: the share of one core that it has used just now.
         stacks: the Python stacks of all its threads; empty if they never came.
+        beside: how many calls are joined with it and run as one.
         why: a sentence for people.
     """
 
@@ -112,6 +115,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     wchan: str = ""
     cpu: float = 0.0
     stacks: str = ""
+    beside: int = 0
     why: str = ""
 
 
@@ -119,6 +123,27 @@ class StackAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How the call stands; None where the runner doesn't have it."""
 
     standing: Standing | None
+
+
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a model.
+
+    Args:
+        outcome: `unknown`, no function there uses it; to a load `loaded`, it was there, `loading`, it will be
+            when there is room, or `too-large`, there never can be; to an unload `absent`, it wasn't there,
+            `unloading`, or `in-use`, it goes once its calls have ended, and none starts before.
+        load_s: how long loading it took the last time; 0: it never was.
+        users: calls that use it.
+        reason: why it can't be done.
+    """
+
+    outcome: Literal["unknown", "loaded", "loading", "too-large", "absent", "unloading", "in-use"]
+    load_s: float = 0.0
+    users: int = 0
+    reason: str = ""
+
+
+Said = DrainAnswer | StackAnswer | ModelAnswer
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +174,7 @@ async def ask_drain(database: Database, runner_id: str, *, actor: str | None = N
         runner_id: the runner.
         actor: who asks, for the audit; by default whoever runs this program.
     """
-    request_id = await _ask(database, runner_id, "drain", None, DRAIN_VALID_S, actor)
+    request_id = await _ask(database, runner_id, "drain", DRAIN_VALID_S, actor)
     answers = await _answers(database, {request_id: runner_id}, DrainAnswer)
     return answers.get(runner_id)
 
@@ -166,11 +191,35 @@ async def ask_stack(
         actor: who asks; by default whoever runs this program.
     """
     asked = {
-        await _ask(database, runner_id, "stack", job_id, ANSWERED_WITHIN_S, actor): runner_id
+        await _ask(database, runner_id, "stack", ANSWERED_WITHIN_S, actor, job_id=job_id): runner_id
         for runner_id in runner_ids
     }
     answers = await _answers(database, asked, StackAnswer)
     return {runner_id: answer.standing for runner_id, answer in answers.items()}
+
+
+async def ask_model(
+    database: Database,
+    kind: Literal["load", "unload"],
+    runner_ids: Iterable[str],
+    model: str,
+    *,
+    actor: str | None = None,
+) -> dict[str, ModelAnswer]:
+    """Have a model loaded or unloaded in each of these runners; one that doesn't answer is left out.
+
+    Args:
+        database: an open one.
+        kind: what is to be done.
+        runner_ids: the runners.
+        model: its name.
+        actor: who asks, for the audit; by default whoever runs this program.
+    """
+    asked = {
+        await _ask(database, runner_id, kind, ANSWERED_WITHIN_S, actor, subject=model): runner_id
+        for runner_id in runner_ids
+    }
+    return await _answers(database, asked, ModelAnswer)
 
 
 async def holder(database: Database, job_id: str) -> Holder | None:
@@ -185,10 +234,23 @@ async def has_left(database: Database, runner_id: str) -> bool:
 
 
 async def _ask(
-    database: Database, runner_id: str, kind: str, job_id: str | None, valid_s: float, actor: str | None
+    database: Database,
+    runner_id: str,
+    kind: str,
+    valid_s: float,
+    actor: str | None,
+    *,
+    job_id: str | None = None,
+    subject: str | None = None,
 ) -> str:
     request_id = str(uuid.uuid4())
-    parameters = {"kind": kind, "job_id": job_id, "valid_s": valid_s, "actor": actor or operator()}
+    parameters = {
+        "kind": kind,
+        "job_id": job_id,
+        "subject": subject,
+        "valid_s": valid_s,
+        "actor": actor or operator(),
+    }
     await database.fetch(_SQL["ask"], {"request_id": request_id, "runner_id": runner_id, **parameters})
     return request_id
 
@@ -211,9 +273,7 @@ async def take(database: Database, runner_id: str) -> list[Request]:
     return msgspec.convert(await database.fetch(_SQL["take"], {"runner_id": runner_id}), list[Request])
 
 
-async def answer(
-    database: Database, runner_id: str, request: Request, said: DrainAnswer | StackAnswer
-) -> None:
+async def answer(database: Database, runner_id: str, request: Request, said: Said) -> None:
     """Answer a request, once."""
     parameters = {"request_id": request.request_id, "runner_id": runner_id}
     await database.fetch(_SQL["answer"], {**parameters, "answer": msgspec.json.encode(said)})

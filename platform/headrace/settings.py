@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from headrace import pools
+from headrace.domain import parse_size
 from headrace.errors import SettingsError
 
 PREFIX: Final = "HEADRACE_"
@@ -37,6 +38,8 @@ _ALLOWED: Final = {
     "pool": f"* for every pool, empty, or a name: {pools.NAME_RULE}",
     "labels": pools.LABELS_RULE,
     "device_cap": "a whole number from 0 (no cap) to 10000",
+    "memory": "a size such as 8GiB, or 0 for a share of what there is",
+    "load_timeout": "seconds over 0, up to 86400",
     "drain_seconds": "seconds from 0 to 3600",
     "max_hold": "seconds over 0, up to 3600",
     "public_url": "http://... or https://... without query and fragment, or empty",
@@ -100,6 +103,8 @@ class Settings(BaseSettings):
     pool: str = Field("", description="the pool a runner serves; empty: `default`, with `up` every one")
     labels: str = Field("", description="a runner's labels, which functions may ask for")
     device_cap: int = Field(0, ge=0, le=10_000, description="most calls with models at once; 0: any number")
+    memory: int = Field(0, ge=0, description="most memory of executors and their models; 0: a share of it")
+    load_timeout: float = Field(600, gt=0, le=86_400, description="longest load of a model")
     drain_seconds: float = Field(10, ge=0, le=3600, description="how long a runner that ends lets calls run")
     max_hold: float = Field(55.0, gt=0, le=3600, description="longest hold of a connection")
     public_url: str = Field("", description="what clients see before the path, for problem types and links")
@@ -134,6 +139,11 @@ class Settings(BaseSettings):
         if not names or not all(_MODULE.fullmatch(name) and not _FILE_NAME.search(name) for name in names):
             raise ValueError("not module names")
         return list(dict.fromkeys(names))
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _read_size(cls, value: object) -> object:
+        return parse_size(value) if isinstance(value, str) and value.strip() != "0" else value
 
     @field_validator("pool")
     @classmethod

@@ -99,9 +99,10 @@ def failure(job: Job) -> list[str]:
 
 
 def on_a_line(event: Event) -> str:
-    """An event in JSON: its kind, its number, and all that it says."""
+    """An event in JSON: its kind, its number, and all that it says; an item, whatever it is, by that name."""
     number = int(event.event_id) if event.event_id.isdigit() else None
-    return on_one_line({"event": event.kind, "id": number, **event.data})
+    said = {"item": event.data} if event.kind == "item" else event.data
+    return on_one_line({"event": event.kind, "id": number, **said})
 
 
 def with_result(client: Client, job_id: str, event: Event) -> Event:
@@ -118,7 +119,7 @@ def recorded(client: Client, job_id: str) -> list[Event]:
     last = (job["status"], job["attempt"])
     states: list[Event] = []
     for event in client.events(job_id):
-        if event.kind != "progress":
+        if event.kind not in {"progress", "item"}:
             states.append(event)
             if (event.data["status"], event.data["attempt"]) == last:
                 break

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 _FRAME: Final = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_CALLS_THE_BODY: Final = ("gpu_runner/executor/pipeline.py", ("perform", "perform_async"))
+_CALLS_THE_BODY: Final = re.compile(
+    r".*gpu_runner/executor/((pipeline|batch)\.py:perform|streaming\.py:drain)(_async)?"
+)
 _OWN: Final = ("gpu_runner/executor/", "/threading.py", "/selectors.py", "/asyncio/", "/concurrent/futures/")
 """Where the executor's own threads wait for work."""
 
@@ -36,10 +38,9 @@ def shortened(text: str) -> str:
 
 def _body(frames: Sequence[str]) -> Sequence[str] | None:
     """The frames of a function, up to where the executor called it; None where it called none."""
-    file, names = _CALLS_THE_BODY
     for at, line in enumerate(frames):
         match = _FRAME.fullmatch(line)
-        if match and match[1].endswith(file) and match[3] in names:
+        if match and _CALLS_THE_BODY.fullmatch(f"{match[1]}:{match[3]}"):
             return frames[:at]
     return None
 

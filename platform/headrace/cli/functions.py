@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich_click import RichCommand, RichGroup
 
-from headrace.cli._duration import seconds
+from headrace.cli._duration import Duration, seconds
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -20,7 +21,7 @@ _HASH_SHOWN = 12
 @click.group(cls=RichGroup, invoke_without_command=True)
 @click.pass_context
 def functions(context: click.Context) -> None:
-    """List the registered functions, bound what may wait for one, or retire it."""
+    """List the registered functions, show what runners can do and what was asked for, bound or retire one."""
     if context.invoked_subcommand is None:
         context.invoke(list_)
 
@@ -119,6 +120,48 @@ def _bound(name: str, text: str | None, read: Callable[[str], float]) -> tuple[f
             else "a duration such as 90s, 10m"
         )
         raise click.BadParameter(f"{text!r} is neither {kind} nor 'none'", param_hint=f"--{name}") from None
+
+
+@functions.command(cls=RichCommand)
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+def capacity(as_json: bool) -> None:
+    """Show what each runner can do: slots, what waits, how long executions take, what is loaded.
+
+    Functions that share slots tell the same of them. Inputs have a cost where calls are joined.
+    """
+    from headrace import registry  # noqa: PLC0415 - slow to load
+    from headrace.cli._capacity import document, listed  # noqa: PLC0415
+    from headrace.cli._site import with_database  # noqa: PLC0415
+    from headrace.cli.output import columns, show  # noqa: PLC0415
+
+    reports = with_database(registry.reports)
+    if as_json:
+        show(document(reports))
+    else:
+        click.echo(listed(reports, columns(sys.stdout)))
+
+
+@functions.command(cls=RichCommand)
+@click.argument("name", required=False)
+@click.option(
+    "--since", type=Duration(), default="1h", show_default=True, help="Of how long, such as 30m, 7d."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all that was counted as JSON.")
+def usage(name: str | None, since: float, as_json: bool) -> None:
+    """Show how often functions were called, what became of the calls, and how long they took.
+
+    Minutes of the last 7 days are kept, and hours of the last 25 months. What was counted in the present
+    minute isn't in it yet.
+    """
+    from headrace.cli._site import with_database  # noqa: PLC0415 - slow to load
+    from headrace.cli._usage import document, listed, since_then  # noqa: PLC0415
+    from headrace.cli.output import columns, show  # noqa: PLC0415
+
+    counted = with_database(lambda opened: since_then(opened, since, name))
+    if as_json:
+        show(document(counted))
+    else:
+        click.echo(listed(counted, columns(sys.stdout)))
 
 
 @functions.command(cls=RichCommand)

@@ -5,5 +5,16 @@ from __future__ import annotations
 from headrace.client.client import Client, Job, Page
 from headrace.client.errors import CallRefused, ClientError, Unreachable
 from headrace.client.events import PATIENCE_S, Event
+from headrace.client.streams import Stream
 
-__all__ = ["PATIENCE_S", "CallRefused", "Client", "ClientError", "Event", "Job", "Page", "Unreachable"]
+__all__ = [
+    "PATIENCE_S",
+    "CallRefused",
+    "Client",
+    "ClientError",
+    "Event",
+    "Job",
+    "Page",
+    "Stream",
+    "Unreachable",
+]

@@ -14,9 +14,9 @@ import httpx2
 
 from headrace.client.errors import CallRefused, ClientError, Unreachable
 from headrace.client.events import Event, Follower
+from headrace.client.streams import CONNECT_S, SILENCE_S, Stream
 from headrace.domain import Priority
 
-_CONNECT_S: Final = 5.0
 _SHORTEST_HOLD_S: Final = 1.0
 _PAUSE_S: Final = 2.0
 _ERRNO: Final = re.compile(r"^\[Errno -?\d+\] ")
@@ -47,7 +47,7 @@ class Client:
     def __init__(self, url: str, key: str = "", *, timeout: float = 120.0) -> None:
         self._url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        limits = httpx2.Timeout(timeout, connect=_CONNECT_S)
+        limits = httpx2.Timeout(timeout, connect=CONNECT_S)
         try:
             self._http = httpx2.Client(base_url=self._url, headers=headers, timeout=limits)
         except httpx2.InvalidURL as error:
@@ -80,6 +80,34 @@ class Client:
                 time.sleep(_PAUSE_S)
             asked_at = time.monotonic()
         return self._json(response, 200)
+
+    def stream(
+        self,
+        name: str,
+        input: Any,  # noqa: A002 - likewise
+        *,
+        deadline: float | None = None,
+        on_progress: Callable[[float, str], None] | None = None,
+    ) -> Stream:
+        """Call a function, and yield the items of its output as they are made; the output itself comes last.
+
+        The call is made when the first item is asked for. Of a function that doesn't stream there are none.
+
+        Args:
+            name: the function's name.
+            input: any JSON value, or JSON as bytes, which are sent as they are.
+            deadline: seconds within which it has to be done; it only shortens.
+            on_progress: told how far the function is: the fraction that is done, and what it says.
+        """
+        request = _with_wishes(_body(input), None, deadline, None)
+        request["headers"] = {**request.get("headers", {}), "Accept": "text/event-stream"}
+        limits = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+        return Stream(
+            lambda: self._http.stream("POST", _path("fn", name), timeout=limits, **request),
+            self._refused,
+            self._lost,
+            on_progress,
+        )
 
     def submit(
         self,

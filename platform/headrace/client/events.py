@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from headrace.client.errors import CallRefused, ClientError, Unreachable
+from headrace.client.streams import CONNECT_S, SILENCE_S
 
 TERMINAL: Final = frozenset({"result", "error"})
 """A job has exactly one of these events, its last."""
@@ -17,8 +18,6 @@ TERMINAL: Final = frozenset({"result", "error"})
 PATIENCE_S: Final = 60.0
 """How long a lost connection may take to come back."""
 
-_CONNECT_S: Final = 5.0
-_SILENCE_S: Final = 45.0  # of a connection; a gateway's heartbeats come more often
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _PASSING: Final = frozenset({429, 502, 503, 504})
@@ -98,7 +97,7 @@ class Follower:
         headers = {"Accept": "text/event-stream"}
         if self._last_event_id is not None:
             headers["Last-Event-ID"] = self._last_event_id
-        limits = httpx2.Timeout(_CONNECT_S, read=_SILENCE_S)
+        limits = httpx2.Timeout(CONNECT_S, read=SILENCE_S)
         with self._http.stream("GET", self._path, headers=headers, timeout=limits) as response:
             if response.status_code == 204:  # nothing came after the event of that id
                 self._is_over = True

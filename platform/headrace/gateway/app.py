@@ -191,6 +191,7 @@ class Gateway:
             asyncio.create_task(self._watcher.run()),
             asyncio.create_task(self._maintenance.run()),
             asyncio.create_task(self._chores.run()),
+            asyncio.create_task(self._metrics.usage.run(self._database)),
         ]
         loaded = asyncio.create_task(self._loaded.wait())
         await asyncio.wait({loaded, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -223,6 +224,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._metrics.usage.end(self._database)
 
     def _database_away(self) -> float:
         return time.monotonic() - self._listener.last_seen

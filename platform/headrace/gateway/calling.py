@@ -11,6 +11,7 @@ from typing import Any
 from headrace import pools
 from headrace.admission import Span, most_room, retry_after
 from headrace.domain import Manifest
+from headrace.gateway.call_stream import WINDOW, CallStream
 from headrace.gateway.exchange import ClientLeft
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.pending import PendingCall
@@ -37,6 +38,8 @@ class Asked:
         job_id: its name on every link.
         span: the time it gets.
         receive: the ASGI connection's, to see the client leave.
+        stream: takes the call's items and its progress; None where nobody follows it.
+        cost: the input's, where runners are to know it.
         alone: a start ended with its process: nothing may run beside the next one.
     """
 
@@ -48,6 +51,8 @@ class Asked:
     traceparent: str
     span: Span
     receive: Receive
+    stream: CallStream | None = None
+    cost: float = 0.0
     attempt: int = 1
     charged: int = 0
     uncharged: int = 0
@@ -56,6 +61,11 @@ class Asked:
     queue_ms: float = 0.0
     exec_ms: float = 0.0
     refusals: dict[Serving, Refused] = field(default_factory=dict[Serving, Refused])
+
+    @property
+    def has_items(self) -> bool:
+        """Whether the client may have got some of the output: then no other start can go on with it."""
+        return self.stream is not None and self.stream.items > 0
 
     def note(self, answer: Answer) -> None:
         """Keep what the last start tells of its times."""
@@ -107,7 +117,9 @@ class Caller:
                     asked.was_lost = True
                     asked.alone = asked.alone or answer.suspect
                     self._charge(asked, charged=answer.charged)
-                case Error(retryable=True) if asked.charged + 1 < asked.manifest.attempts:
+                case Error(retryable=True) if (
+                    asked.charged + 1 < asked.manifest.attempts and not asked.has_items
+                ):
                     asked.alone = False  # its process lived to tell
                     self._charge(asked, charged=True)
                     await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.5))  # noqa: S311
@@ -161,7 +173,8 @@ class Caller:
             asked.charged += 1
         else:
             asked.uncharged += 1
-        if asked.charged >= asked.manifest.attempts or asked.uncharged > _MOST_UNCHARGED:
+        is_over = asked.charged >= asked.manifest.attempts or asked.uncharged > _MOST_UNCHARGED
+        if is_over or asked.has_items:
             raise _worker_lost(asked)
         asked.attempt += 1
         asked.refusals.clear()
@@ -176,7 +189,7 @@ class Caller:
 def _send(serving: Serving, asked: Asked, elapsed: float) -> PendingCall:
     if elapsed >= asked.span.hold:
         raise _out_of_time(asked)  # nobody would wait for what it makes
-    return serving.link.call(_frame(asked, elapsed))
+    return serving.link.call(_frame(asked, elapsed), asked.stream)
 
 
 def _frame(asked: Asked, elapsed: float) -> Call:
@@ -193,6 +206,8 @@ def _frame(asked: Asked, elapsed: float) -> Call:
         asked.request_id,
         asked.traceparent,
         alone=asked.alone,
+        cost=asked.cost,
+        credit=0 if asked.stream is None else WINDOW,
     )
 
 

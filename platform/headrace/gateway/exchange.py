@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,6 +64,9 @@ class Exchange:
 
     Args:
         is_replay: another call of the same idempotency key came first, and this one joins it.
+        wants_events: it is to be answered by server-sent events.
+        cost: the input's, where it was priced.
+        items: how many items of a stream were written; None where the answer is none.
     """
 
     headers: dict[bytes, bytes]
@@ -79,6 +83,9 @@ class Exchange:
     applied: bytes = b""
     quota: tuple[tuple[bytes, bytes], ...] = ()
     is_replay: bool = False
+    wants_events: bool = False
+    cost: float = 0.0
+    items: int | None = None
     status: int = 0
     code: str = ""
 
@@ -109,18 +116,19 @@ class Exchange:
     async def answer(self, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
         """Send an answer in JSON, with these headers and those that every answer has."""
         self.status = status
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", self.request_id.encode("ascii")),
-            *self.quota,
-            *more,
-        ]
-        if self.applied:
-            headers.append((b"preference-applied", self.applied))
-        if self.is_replay:
-            headers.append(_REPLAYED)
-        await self._send(headers, body)
+        kind, length = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
+        await self._send(self._headers((kind, length, *more)), body)
+
+    async def begin(self, *headers: tuple[bytes, bytes]) -> None:
+        """Begin an answer that `write` goes on with, with these headers and those that every answer has."""
+        self.status = 200
+        send: Any = self.send
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers(headers)})
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        """Write a part of an answer, as soon as the client has taken enough of what came before."""
+        send: Any = self.send
+        await send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def refuse(self, problem: Problem, public_url: str) -> None:
         """Send a problem."""
@@ -130,6 +138,14 @@ class Exchange:
         if self.is_replay:
             headers.append(_REPLAYED)
         await self._send(headers, body)
+
+    def _headers(self, own: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        headers = [*own, (b"x-request-id", self.request_id.encode("ascii")), *self.quota]
+        if self.applied:
+            headers.append((b"preference-applied", self.applied))
+        if self.is_replay:
+            headers.append(_REPLAYED)
+        return headers
 
     async def _send(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         send: Any = self.send

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 from litestar import Request, get
 from litestar.params import FromPath
 
+from headrace.admission import finish_s
+from headrace.capacity import Capacity
 from headrace.domain import Manifest
 from headrace.gateway.auth import Authenticator, require
 from headrace.gateway.directory import Directory
-from headrace.gateway.runners import RunnerLinks
+from headrace.gateway.runners import RunnerLinks, Serving
+
+
+class RunnerState(msgspec.Struct, kw_only=True):
+    """How a function stands on one runner, as this gateway knows.
+
+    Args:
+        runner_id: the runner.
+        load: calls that run or wait in the function's slots.
+        capacity: what the runner said within the last second; None: nothing yet.
+    """
+
+    runner_id: str
+    load: int
+    capacity: Capacity | None
 
 
 class FunctionState(msgspec.Struct, kw_only=True):
-    """How a function stands on this gateway: its linked runners, their slots, running and waiting calls."""
+    """How a function stands on this gateway.
+
+    Args:
+        runners: those that are linked and can run it.
+        slots: how many of its calls may run at once there.
+        load: calls that run or wait in those slots.
+        degraded: why other runners can't run it.
+        predicted_wait_s: how long a call that came now should wait for a slot, by the means of what runs;
+            None while nothing is known.
+    """
 
     runners: int
     slots: int
     load: int
     degraded: list[str]
+    predicted_wait_s: float | None
 
 
 def state_of(manifest: Manifest, links: RunnerLinks) -> FunctionState:
@@ -32,7 +59,28 @@ def state_of(manifest: Manifest, links: RunnerLinks) -> FunctionState:
         slots=sum(one.slots for one in sound),
         load=sum(one.load for one in sound),
         degraded=sorted({one.degraded for one in serving if one.degraded}),
+        predicted_wait_s=_predicted_wait_s(sound),
     )
+
+
+def _predicted_wait_s(serving: Sequence[Serving]) -> float | None:
+    """Where it is shortest; loading what is missing counts."""
+    waits = [
+        finish_s(one.load, one.slots, one.mean_s)
+        - one.mean_s
+        + (one.capacity.load_s if one.capacity else 0.0)
+        for one in serving
+        if one.mean_s
+    ]
+    return round(min(waits), 3) if waits else None
+
+
+def _runner_states(manifest: Manifest, links: RunnerLinks) -> list[RunnerState]:
+    """How it stands on each runner."""
+    return [
+        RunnerState(runner_id=one.link.info.runner_id, load=one.load, capacity=one.capacity)
+        for one in links.serving(manifest.name, manifest.interface)
+    ]
 
 
 def fault_of(manifest: Manifest, links: RunnerLinks) -> str:
@@ -76,6 +124,10 @@ def function_handlers(directory: Directory, authenticator: Authenticator, links:
         """One function: its contract, its budget and how it stands."""
         await authenticate(request)
         manifest = directory.find(name).manifest
-        return {**msgspec.to_builtins(manifest), "state": state_of(manifest, links)}
+        return {
+            **msgspec.to_builtins(manifest),
+            "state": state_of(manifest, links),
+            "live": _runner_states(manifest, links),
+        }
 
     return [list_functions, show_function]

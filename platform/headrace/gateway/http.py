@@ -8,8 +8,9 @@ its own, which on small answers is a tenth of the whole call.
 from __future__ import annotations
 
 import asyncio
+import time
 from http import HTTPStatus
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import httptools
 import msgspec
@@ -17,6 +18,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.gateway.requests import access
 from headrace.ids import uuid7
+
+PACED_UNTIL: Final = "headrace.paced_until"
+"""Key of an ASGI scope: until then, by `time.monotonic()`, the client may take the answer at its own pace.
+
+Whoever sets it sees to it that what waits for the client is bounded.
+"""
 
 _MOST_JOINED = 2**16  # more is written at once, or a long answer would pile up here unseen by flow control
 _HEAD, _BODY, _END = range(3)  # what the next byte belongs to; _END: nothing yet, a request is complete
@@ -182,6 +189,10 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
         access.info("request", request_id=request_id, method="", path="", status=status, total_ms=0)
 
+    def _paced_until(self) -> float:
+        scope: Any = self.cycle.scope
+        return scope.get(PACED_UNTIL, 0.0)
+
     def _owes_answer(self) -> bool:
         return bool(self.cycle) and not self.cycle.response_complete
 
@@ -212,6 +223,9 @@ class Connection(HttpToolsProtocol):
     def _is_stuck(self, now: float) -> bool:
         """Whether the client takes its answers too slowly."""
         left: int = self._joined.get_write_buffer_size()
+        if left and self._owes_answer() and self._paced_until() > time.monotonic():
+            self._answer_since, self._taken = now, self._joined.written - left
+            return False
         if left and now - self._answer_since < self.answer_s:
             return False
         before, self._taken = self._taken, self._joined.written - left

@@ -16,13 +16,16 @@ import structlog
 from headrace.admission import span
 from headrace.gateway import preferences, strict_json
 from headrace.gateway.auth import Authenticator, require_call, require_priority
+from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Asked, Caller
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import ClientLeft, Exchange, server_timing, wanted_headers
+from headrace.gateway.http import PACED_UNTIL
 from headrace.gateway.job_call import JobCall, JobCalls
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import Problem, to_problem
 from headrace.gateway.quotas import Quotas
+from headrace.gateway.streaming import StreamCalls
 from headrace.ids import uuid7
 from headrace.settings import Settings
 
@@ -64,6 +67,7 @@ class Invoke:
         self._authenticator = authenticator
         self._quotas = quotas
         self._caller = caller
+        self._streams = StreamCalls(caller, metrics, settings.public_url)
         self._jobs = jobs
         self._metrics = metrics
         self._database_away = database_away
@@ -94,7 +98,9 @@ class Invoke:
         self._in_flight += 1
         try:
             asked = await self._accept(exchange, request["path_params"]["name"])
-            if isinstance(asked, JobCall):
+            if exchange.wants_events:
+                await self._follow(exchange, asked, request)
+            elif isinstance(asked, JobCall):
                 await self._jobs.answer(exchange, asked)
             else:
                 result = await self._caller.answer(asked)
@@ -110,6 +116,14 @@ class Invoke:
             self._in_flight -= 1
         self._record(exchange, time.perf_counter() - began)
 
+    async def _follow(self, exchange: Exchange, asked: Asked | JobCall, scope: Any) -> None:
+        """Answer by a stream of events."""
+        if isinstance(asked, JobCall):
+            await self._jobs.stream(exchange, asked)
+        elif asked.stream is not None:
+            scope[PACED_UNTIL] = time.monotonic() + asked.span.hold
+            await self._streams.answer(exchange, asked, asked.stream)
+
     async def _accept(self, exchange: Exchange, name: str) -> Asked | JobCall:
         """Authenticate, authorise, read and check: everything before a runner or the ledger hears of it."""
         headers = exchange.headers
@@ -123,7 +137,7 @@ class Invoke:
         exchange.function, exchange.metrics = name, function.metrics
         if key.rate is not None:
             exchange.quota = self._quotas.take(key)
-        preferences.check_accept(headers.get(b"accept"))
+        exchange.wants_events = preferences.wants_events(headers.get(b"accept"))
         preferences.check_content_type(headers.get(b"content-type"))
         preferences.check_content_encoding(headers.get(b"content-encoding"))
         wishes = preferences.wishes(headers)
@@ -150,14 +164,19 @@ class Invoke:
                 wait=prefer.wait,
                 deadline=wishes.deadline,
                 max_hold=self._settings.max_hold,
+                streams=exchange.wants_events,
             ),
             exchange.receive,
+            CallStream() if exchange.wants_events else None,
+            0.0 if manifest.batch is None else manifest.cost.of(value),
         )
+        exchange.cost = asked.cost
         return asked
 
     def _record(self, exchange: Exchange, seconds: float) -> None:
-        exchange.metrics.count(exchange.status, seconds)
+        exchange.metrics.count(exchange.status, seconds, exchange.code, exchange.cost)
         course = exchange.course
+        items = {} if exchange.items is None else {"items": exchange.items}
         self._access.info(
             "call",
             request_id=exchange.request_id,
@@ -171,4 +190,5 @@ class Invoke:
             queue_ms=round(course.queue_ms, 3) if course else 0,
             exec_ms=round(course.exec_ms, 3) if course else 0,
             total_ms=round(seconds * 1000, 3),
+            **items,
         )

@@ -1,7 +1,8 @@
 """Calls that become jobs: by `Prefer: respond-async`, or by an `Idempotency-Key`.
 
 A key and the job that it stands for are recorded in one transaction before anything is executed. Whoever
-makes the call again joins that job, as it is answered to the first.
+makes the call again joins that job, as it is answered to the first. Where a stream is wanted, the answer is
+the job's events.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from headrace.errors import DatabaseError
 from headrace.gateway import job_view, preferences
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import ClientLeft, Exchange, server_timing
+from headrace.gateway.job_events import EventStream
 from headrace.gateway.outage import require_postgres
 from headrace.gateway.preferences import Wishes
 from headrace.gateway.problems import Problem
 from headrace.gateway.quotas import Headers, jobs_headers
 from headrace.gateway.refusals import conflict, refused
+from headrace.gateway.sse import HEADERS
 from headrace.gateway.submitter import Submitter
 from headrace.gateway.waking import Watch, Watcher
 from headrace.keys import KeyRow
@@ -190,6 +193,36 @@ class JobCalls:
             *_quota(call, receipt),
         )
 
+    async def stream(self, exchange: Exchange, call: JobCall) -> None:
+        """Submit it, and answer with its events; those of the job of an earlier call from the first one on.
+
+        They can be had again under `/jobs`, from wherever the client left off.
+
+        Raises:
+            Problem: the job wasn't accepted, or its result isn't kept any longer.
+        """
+        require_postgres(self._database_away())
+        receipt = job = None
+        if self._directory.was_served(call.new.function, call.new.interface, call.new.queue_s):
+            receipt = await self._submit(call)
+        else:
+            await self._recall(call)
+        if call.joined is not None:
+            job = await self._joined(exchange, call)
+            if job.result_expired:
+                raise job_view.expired_result(job)
+        await exchange.begin(
+            *HEADERS,
+            (b"headrace-job-id", call.job_id.encode("ascii")),
+            (b"location", job_view.job_url(exchange.root, call.job_id).encode("ascii")),
+            *_quota(call, receipt),
+        )
+        events = EventStream(self._database, self._watcher, job or call.job_id, exchange.root)
+        await events.follow(exchange.receive, exchange.send)
+        exchange.items = events.items
+        if events.job is not None:
+            call.note(events.job)
+
     async def _submit(self, call: JobCall) -> Receipt:
         receipt = await self._submitter.submit(call.new)
         if receipt.outcome not in _ACCEPTED:
@@ -217,12 +250,17 @@ class JobCalls:
         if call.joined is None:
             raise Problem("no-runner", f"No runner of {new.function} was seen within its queue budget.")
 
-    async def _join(self, exchange: Exchange, call: JobCall) -> Job:
-        """The job of the call that was made before, waited for as this one asks."""
+    async def _joined(self, exchange: Exchange, call: JobCall) -> Job:
+        """The job of the call that was made before."""
         job = await reading.find(self._database, call.job_id, call.new.owner_id, actor=self._watcher.actor)
         exchange.is_replay = True
         if job is None:
             raise Problem("result-expired", "The call was made before, and its job isn't kept any longer.")
+        return job
+
+    async def _join(self, exchange: Exchange, call: JobCall) -> Job:
+        """The same, waited for as this call asks."""
+        job = await self._joined(exchange, call)
         if job.state in FINAL or call.hold == 0:
             return job
         with self._watcher.watch(job.job_id) as watch:

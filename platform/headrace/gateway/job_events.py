@@ -1,13 +1,15 @@
 """A job's events as a stream (server-sent events), from wherever the reader left off to the last one.
 
 Each event of the ledger is one event here, with its number as id: `state` for each step, `result` or `error`
-for the end, and between them `progress`, of which only the newest is ever told. What is new is read from
-the ledger when there is room to send it, so a slow reader costs no memory.
+for the end, and between them `item` for what the function yields, and `progress`, of which only the newest is
+ever told. What is new is read from the ledger page by page, when there is room to send it, so a slow reader
+costs no memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,22 +20,15 @@ from headrace.domain import FINAL
 from headrace.errors import DatabaseError
 from headrace.gateway import job_view
 from headrace.gateway.problems import Problem
+from headrace.gateway.sse import HEADERS, HEARTBEAT, HEARTBEAT_S, frame
 from headrace.gateway.waking import Watch, Watcher, departure
-from headrace.ledger import reading
+from headrace.ledger import items
+from headrace.ledger.items import Items
 from headrace.ledger.reading import Job, JobEvent
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
 
-HEARTBEAT_S: Final = 15.0
-"""Seconds of silence after which a comment is sent: shorter than any proxy's patience."""
-
-_HEARTBEAT: Final = b": still here\n\n"
-_HEADERS: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # or nginx would gather events before it passes them on
-]
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _encode = msgspec.json.Encoder().encode
 
@@ -44,23 +39,36 @@ class EventStream:
     Args:
         database: the ledger's.
         watcher: tells of changes.
-        job: as it was read, its owner checked.
-        after: the number of the last event that the reader has.
+        job: as it was read, its owner checked; one that was accepted just now is told by its id.
         root: what precedes the platform's paths.
+        after: the number of the last event that the reader has.
         is_head: send no events.
     """
 
     def __init__(
-        self, database: Database, watcher: Watcher, job: Job, *, after: int, root: str, is_head: bool
+        self,
+        database: Database,
+        watcher: Watcher,
+        job: Job | str,
+        root: str,
+        *,
+        after: int = 0,
+        is_head: bool = False,
     ) -> None:
+        self.job = None if isinstance(job, str) else job
+        """As it was read last."""
+        self.items = 0
+        """How many items were sent."""
+        self._job_id = job if isinstance(job, str) else job.job_id
         self._database = database
         self._watcher = watcher
-        self._job = job
         self._root = root
         self._is_head = is_head
-        self._is_over = job.state in FINAL and after >= job.sequence
+        newest = 0 if self.job is None else self.job.sequence
+        self._is_over = self.job is not None and self.job.state in FINAL and after >= newest
         # Whoever claims to know what hasn't happened yet must still learn of the end.
-        self._after = min(after, job.sequence)
+        self._after: int = min(after, newest)
+        self._is_behind = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until the last one, or until the client or the gateway leaves.
@@ -68,17 +76,24 @@ class EventStream:
         Those of a job that is pruned meanwhile just end: whoever comes back learns that there is no such job.
         A reader that has the last one gets 204, which keeps browsers from coming back.
         """
-        headers = [*_HEADERS, (b"headrace-job-id", self._job.job_id.encode("ascii"))]
+        headers = [*HEADERS, (b"headrace-job-id", self._job_id.encode("ascii"))]
         if self._is_over:
             await _start(send, 204, headers[1:])
-        elif self._is_head:
-            await _start(send, 200, headers)
+            await _body(send, b"", more=False)
+            return
+        await _start(send, 200, headers)
+        if self._is_head:
+            await _body(send, b"", more=False)
         else:
-            with self._watcher.watch(self._job.job_id) as watch:
+            await self.follow(receive, send)
+
+    async def follow(self, receive: Receive, send: Send) -> None:
+        """Send them, and nothing before them: what an answer begins with was sent."""
+        with self._watcher.watch(self._job_id) as watch:
+            with contextlib.suppress(DatabaseError):  # then the look at all watched jobs tells of it
                 await self._watcher.begin(watch, follow=True)
-                await _start(send, 200, headers)
-                with departure(receive, watch.wake) as leaving:
-                    await self._stream(watch, leaving, send)
+            with departure(receive, watch.wake) as leaving:
+                await self._stream(watch, leaving, send)
         await _body(send, b"", more=False)
 
     async def _stream(self, watch: Watch, leaving: asyncio.Future[None], send: Send) -> None:
@@ -88,40 +103,49 @@ class EventStream:
                 await _body(send, frames, more=True)
             if is_last or leaving.done() or watch.is_closed:
                 return
-            if await watch.changed(HEARTBEAT_S):
+            if self._is_behind or await watch.changed(HEARTBEAT_S):
                 frames, is_last = await self._news(watch)
             else:
-                frames = _HEARTBEAT
+                frames = HEARTBEAT
 
     async def _news(self, watch: Watch) -> tuple[bytes, bool]:
-        """What the reader hasn't got yet, and whether that is all there will ever be."""
+        """A page of what the reader hasn't got yet, and whether that is all there will ever be."""
+        self._is_behind = False
         try:
+            # Its progress is older than the page then, so nothing that comes before it is missing there.
             job = await self._watcher.read(watch)
-            steps = await reading.events(self._database, self._job.job_id, self._after)
-            if job is not None and job.state not in FINAL and steps and steps[-1].state in FINAL:
+            parts, self._is_behind = await items.story(self._database, self._job_id, self._after)
+            if job is not None and job.state not in FINAL and parts and _is_end(parts[-1]):
                 job = await self._watcher.read(watch)  # it ended between the two
             if job is None:
+                self._is_behind = False
                 return b"", watch.is_gone
-            return self._frames(job, steps)
+            self.job = job
+            return self._frames(job, parts)
         except DatabaseError:
             self._watcher.unread(watch)
             return b"", False
 
-    def _frames(self, job: Job, steps: list[JobEvent]) -> tuple[bytes, bool]:
+    def _frames(self, job: Job, parts: list[JobEvent | Items]) -> tuple[bytes, bool]:
         frames: list[bytes] = []
         progress = job_view.progress_of(job) if job.progress_sequence > self._after else None
-        for step in steps:
-            if progress is not None and job.progress_sequence < step.sequence:
+        for part in parts:
+            if progress is not None and job.progress_sequence < part.sequence:
                 frames.append(frame("progress", job.progress_sequence, _encode(progress)))
                 progress = None
-            if step.state in FINAL:
-                return b"".join([*frames, self._last(job, step)]), True
-            frames.append(_step(step))
-            self._after = step.sequence
-        if progress is not None:
+            if isinstance(part, Items):
+                news = part.after(self._after)
+                self.items += len(news)
+                frames += [frame("item", number, item) for number, item in news]
+            elif part.state in FINAL:
+                return b"".join([*frames, self._last(job, part)]), True
+            else:
+                frames.append(_step(part))
+            self._after = part.sequence
+        if progress is not None and not self._is_behind:
             frames.append(frame("progress", job.progress_sequence, _encode(progress)))
             self._after = job.progress_sequence
-        return b"".join(frames), job.state in FINAL
+        return b"".join(frames), job.state in FINAL and not self._is_behind
 
     def _last(self, job: Job, step: JobEvent) -> bytes:
         data: dict[str, Any] = {"job_id": job.job_id, **_told(step)}
@@ -133,6 +157,10 @@ class EventStream:
         else:
             data["result"] = msgspec.Raw(result)
         return frame("result", step.sequence, _encode(data))
+
+
+def _is_end(part: JobEvent | Items) -> bool:
+    return isinstance(part, JobEvent) and part.state in FINAL
 
 
 def _step(step: JobEvent) -> bytes:
@@ -147,12 +175,6 @@ def _told(step: JobEvent) -> dict[str, Any]:
         "reason": step.reason,
         "by": step.actor,
     }
-
-
-def frame(kind: str, number: int, data: bytes) -> bytes:
-    """One event; data of several lines is sent as several, which the reader joins."""
-    lines = b"".join(b"data: %b\n" % line for line in data.splitlines())
-    return b"id: %d\nevent: %b\n%b\n" % (number, kind.encode("ascii"), lines)
 
 
 def last_event_id(header: str | None, parameter: str | None) -> int:

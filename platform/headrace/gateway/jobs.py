@@ -139,8 +139,8 @@ class Jobs:
             self._database,
             self._watcher,
             job,
+            root_of(request),
             after=after,
-            root=root_of(request),
             is_head=is_head(request),
         )
 

@@ -4,27 +4,41 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headrace.usage.counts import kind_of
+from headrace.usage.recording import Recorder
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 55)
 
 
 class FunctionMetrics:
     """The counters of one function."""
 
-    __slots__ = ("_by_status", "_calls", "_name", "seconds")
+    __slots__ = ("_by_status", "_calls", "_name", "_usage", "seconds")
 
-    def __init__(self, name: str, calls: Counter, seconds: Histogram) -> None:
+    def __init__(self, name: str, calls: Counter, seconds: Histogram, usage: Recorder) -> None:
         self._name = name
+        self._usage = usage
         self._calls = calls
         self._by_status: dict[int, Counter] = {}
         self.seconds = seconds.labels(name)
 
-    def count(self, status: int, seconds: float) -> None:
-        """A call was answered with this status after so many seconds."""
+    def count(self, status: int, seconds: float, code: str = "", cost: float = 0.0) -> None:
+        """A call was answered after so many seconds.
+
+        Args:
+            status: of the answer.
+            seconds: since the call came.
+            code: of the problem that was the answer, or ended a stream.
+            cost: of the input, where it has one and was priced.
+        """
         counter = self._by_status.get(status)
         if counter is None:
             counter = self._by_status[status] = self._calls.labels(self._name, str(status))
         counter.inc()
         self.seconds.observe(seconds)
+        if self._name and (counted := kind_of(status, code)):
+            kind, reason = counted
+            self._usage.observe(self._name, kind, seconds, cost, reason)
 
 
 class GatewayMetrics:
@@ -32,6 +46,8 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.usage = Recorder()
+        """What was asked for by minute, for Postgres."""
         self._calls = Counter(
             "headrace_calls",
             "Calls answered, by function and HTTP status; function is empty where the call named none",
@@ -41,6 +57,22 @@ class GatewayMetrics:
         self._seconds = Histogram(
             "headrace_call_seconds",
             "Time from a call's arrival to its answer",
+            ["function"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._streams = Counter(
+            "headrace_streams",
+            "Calls answered by server-sent events, by function and end: a result, or the code of a problem",
+            ["function", "end"],
+            registry=self.registry,
+        )
+        self._items = Counter(
+            "headrace_stream_items", "Items written to clients", ["function"], registry=self.registry
+        )
+        self._first_items = Histogram(
+            "headrace_stream_first_item_seconds",
+            "Time from a call's acceptance to the first item of its stream",
             ["function"],
             buckets=_SECONDS,
             registry=self.registry,
@@ -69,8 +101,15 @@ class GatewayMetrics:
         self.functions = Gauge("headrace_functions", "Functions in service", registry=self.registry)
         self.database_up = Gauge("headrace_database_up", "Whether Postgres answers", registry=self.registry)
         # What isn't a function's counts together: names that callers make up would grow without bound.
-        self.no_function = FunctionMetrics("", self._calls, self._seconds)
+        self.no_function = FunctionMetrics("", self._calls, self._seconds, self.usage)
+
+    def stream_ended(self, function: str, end: str, items: int, first_item_s: float | None) -> None:
+        """A call that was to be answered by a stream has ended, after so many items."""
+        self._streams.labels(function, end).inc()
+        if first_item_s is not None:
+            self._items.labels(function).inc(items)
+            self._first_items.labels(function).observe(first_item_s)
 
     def of(self, function: str) -> FunctionMetrics:
         """The counters of one function."""
-        return FunctionMetrics(function, self._calls, self._seconds)
+        return FunctionMetrics(function, self._calls, self._seconds, self.usage)

@@ -54,6 +54,8 @@ _TAGS: Final = (
 _DESCRIPTION: Final = """\
 Every function is one URL: `POST /fn/{name}` takes its input as JSON and answers with its output as JSON.
 With `Prefer: respond-async` the call becomes a job, which survives restarts and is followed under `/jobs`.
+With `Accept: text/event-stream` it is answered while it runs, as server-sent events: `item` for each part of
+the output of a function that streams, `progress`, and last `result` or `error` with what else is the body.
 
 Every error is an `application/problem+json` document (RFC 9457) with a stable `code`; each code has a page
 under `/problems/{code}`. Every GET also answers HEAD. `X-Request-Id` is taken over from the request, or made,
@@ -109,9 +111,11 @@ def build_document(
 
 def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
     name = manifest.name
-    components = {side: component_name(name, side) for side in ("input", "output")}
+    components = {side: component_name(name, side) for side in ("input", "output", "item")}
     schemas |= lift(manifest.input_schema, components["input"])
     schemas |= lift(manifest.output_schema, components["output"])
+    if manifest.item_schema is not None:
+        schemas |= lift(manifest.item_schema, components["item"])
     summary = manifest.description.strip().partition("\n")[0]
     body: Json = {"schema": {"$ref": f"#/components/schemas/{components['input']}"}}
     if manifest.examples:
@@ -132,10 +136,12 @@ def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
         },
         "responses": {
             "200": {
-                "description": "The function's output.",
+                "description": "The function's output; for `Accept: text/event-stream` what is said of the "
+                "call while it runs, and its outcome as the last event.",
                 "headers": {key: {"$ref": f"#/components/headers/{key}"} for key in _CALL_HEADERS},
                 "content": {
-                    "application/json": {"schema": {"$ref": f"#/components/schemas/{components['output']}"}}
+                    "application/json": {"schema": {"$ref": f"#/components/schemas/{components['output']}"}},
+                    "text/event-stream": _events(manifest, components["item"]),
                 },
             },
             "202": {
@@ -166,6 +172,13 @@ def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
             "pool": manifest.pool,
         },
     }
+
+
+def _events(manifest: Manifest, item: str) -> Json:
+    """The answer as a stream, for which OpenAPI 3.1 has no words of its own."""
+    if manifest.item_schema is None:
+        return {"schema": {}}
+    return {"schema": {}, "x-item-schema": {"$ref": f"#/components/schemas/{item}"}}
 
 
 def _describe(operation: str, summary: str, *parameters: Json) -> Json:

@@ -216,8 +216,9 @@ def _events() -> Json:
     again = {"name": "Last-Event-ID", "in": "header", "schema": number}
     return {
         **_operation("show_events", "What happens to a job, as server-sent events"),
-        "description": "`state` for each step, `progress` with the newest only, and one last event: `result` "
-        "or `error`. Ids are numbers that rise.",
+        "description": "`state` for each step, `item` for each part of the output of a function that "
+        "streams, `progress` with the newest only, and one last event: `result` or `error`. Ids are numbers "
+        "that rise.",
         "parameters": [
             _JOB_ID,
             {**again, "description": "Only what came after this event, as browsers ask when they come back."},

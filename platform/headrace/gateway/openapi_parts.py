@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.domain import WEIGHTS
+from headrace.gateway.openapi_capacity import LIVE
 from headrace.gateway.problem_kinds import KINDS
 
 Json = dict[str, Any]
@@ -108,7 +109,7 @@ PARAMETERS: Final[Json] = {
 _STATE: Final[Json] = {
     "type": "object",
     "description": "What this gateway sees: runners and their slots, calls running or waiting there.",
-    "required": ["runners", "slots", "load", "degraded"],
+    "required": ["runners", "slots", "load", "degraded", "predicted_wait_s"],
     "properties": {
         "runners": {"type": "integer"},
         "slots": {"type": "integer"},
@@ -117,6 +118,10 @@ _STATE: Final[Json] = {
             "type": "array",
             "items": {"type": "string"},
             "description": "Why runners could not load it.",
+        },
+        "predicted_wait_s": {
+            "type": ["number", "null"],
+            "description": "Seconds that a call that came now should wait for a slot; null: not known.",
         },
     },
 }
@@ -165,13 +170,23 @@ SCHEMAS: Final[Json] = {
     "Function": {
         "type": "object",
         "description": "A function's manifest, and how it stands on this gateway.",
-        "required": ["interface", "revision", "input_schema", "output_schema", "examples", *_LISTED],
+        "required": ["interface", "revision", "input_schema", "output_schema", "examples", "live", *_LISTED],
         "properties": {
             **_LISTED,
+            "live": LIVE,
             "interface": {"type": "string", "description": "Changes when what is taken or returned changes."},
             "revision": {"type": "string", "description": "Changes when anything else of it changes."},
             "input_schema": {"type": "object", "description": "JSON Schema, draft 2020-12."},
             "output_schema": {"type": "object", "description": "JSON Schema, draft 2020-12."},
+            "item_schema": {
+                "type": ["object", "null"],
+                "description": "JSON Schema of what it streams, an item at a time; null where it doesn't.",
+            },
+            "batch": {
+                "type": ["object", "null"],
+                "description": "How calls are joined: at most `max_cost` in one run, and `max_wait` seconds "
+                "of waiting for more. Null where each runs by itself.",
+            },
             "attempts": {"type": "integer", "description": "How often it may be started for one call."},
             "concurrency": {"type": "integer", "description": "Calls that one process runs at once."},
             "reserve": {"type": "integer", "description": "Slots of each runner that only it may take."},

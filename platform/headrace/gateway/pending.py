@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.link.frames import Answer, Call
+from headrace.gateway.call_stream import CallStream
+from headrace.link.frames import Answer, Call, Item, Progress, Started
 
 
 class PendingCall:
@@ -15,16 +16,27 @@ class PendingCall:
     Args:
         frame: the call as it was sent.
         loop: the running one.
+        stream: takes what is said of it meanwhile, where somebody follows it.
     """
 
-    __slots__ = ("_loop", "_waiter", "answer", "frame", "started")
+    __slots__ = ("_loop", "_waiter", "answer", "frame", "started", "stream")
 
-    def __init__(self, frame: Call, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, frame: Call, loop: asyncio.AbstractEventLoop, stream: CallStream | None = None
+    ) -> None:
         self.frame = frame
+        self.stream = stream
         self.answer: Answer | None = None
         self.started = False
         self._loop = loop
         self._waiter: asyncio.Future[None] | None = None
+
+    def take(self, frame: Item | Progress | Started) -> None:
+        """It runs, or has said something that isn't its answer."""
+        if isinstance(frame, Started):
+            self.started = True
+        if self.stream is not None:
+            self.stream.take(frame)
 
     def deliver(self, answer: Answer) -> None:
         """The answer is there."""

@@ -37,6 +37,8 @@ _PLAIN_JSON: Final = frozenset(
     {b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
 _ANYTHING: Final = frozenset({b"*/*", b"application/json"})
+_AS_JSON: Final[Mapping[bytes, int]] = {b"application/json": 3, b"application/*": 2, b"*/*": 1, b"*": 1}
+_AS_EVENTS: Final[Mapping[bytes, int]] = {b"text/event-stream": 3}
 _SHOWN: Final = 80
 _LONGEST_TRACEPARENT: Final = 256
 
@@ -175,7 +177,7 @@ def trace_of(headers: Mapping[bytes, bytes]) -> str:
 
 
 def check_accept(value: bytes | None) -> None:
-    """Refuse a client that can't take `application/json`.
+    """Refuse a client that can't take `application/json`, the only form of the answer.
 
     An element that can't be read is passed over: some clients' defaults hold one (`*; q=.2`).
 
@@ -184,19 +186,31 @@ def check_accept(value: bytes | None) -> None:
     """
     if value is None or value in _ANYTHING or not value.strip(b" \t"):
         return
-    best, quality = 0, 0.0
-    ranges = _split(value.lower(), b",", "Accept")
-    for element in ranges:
-        media, *parameters = (part.strip(b" \t") for part in _split(element, b";", "Accept"))
-        rank = {b"application/json": 3, b"application/*": 2, b"*/*": 1, b"*": 1}.get(media, 0)
-        if rank and rank >= best:
-            found = _quality(parameters)
-            best, quality = rank, max(quality, found) if rank == best else found
-    if quality > 0:
-        return
-    if any(element.strip(b" \t").startswith(b"text/event-stream") for element in ranges):
-        raise Problem("not-acceptable", "This function does not stream; accept `application/json`.")
-    raise Problem("not-acceptable", "The answer is `application/json`, which the `Accept` header rules out.")
+    if _weight(_ranges(value), _AS_JSON)[0] == 0:
+        raise Problem(
+            "not-acceptable", "The answer is `application/json`, which the `Accept` header rules out."
+        )
+
+
+def wants_events(value: bytes | None) -> bool:
+    """Whether a call is to be answered by server-sent events, which have to be named for that.
+
+    Of two forms that are wanted alike the one that is named more precisely counts (`text/event-stream, */*`),
+    and JSON where both are named.
+
+    Raises:
+        Problem: `not-acceptable`, neither form is.
+    """
+    if value is None or value in _ANYTHING or not value.strip(b" \t"):
+        return False
+    ranges = _ranges(value)
+    as_json, as_events = _weight(ranges, _AS_JSON), _weight(ranges, _AS_EVENTS)
+    if max(as_json, as_events)[0] == 0:
+        raise Problem(
+            "not-acceptable",
+            "The answer is `application/json` or `text/event-stream`; the `Accept` header rules out both.",
+        )
+    return as_events > as_json
 
 
 def check_content_type(value: bytes | None) -> None:
@@ -247,6 +261,25 @@ def _check_charset(parameters: list[bytes]) -> None:
             raise Problem(
                 "unsupported-media-type", f"The charset `{_shown(word)}` is not supported; send UTF-8."
             )
+
+
+def _ranges(value: bytes) -> list[tuple[bytes, float]]:
+    """The media ranges of an `Accept` and their weights."""
+    found: list[tuple[bytes, float]] = []
+    for element in _split(value.lower(), b",", "Accept"):
+        media, *parameters = (part.strip(b" \t") for part in _split(element, b";", "Accept"))
+        found.append((media, _quality(parameters)))
+    return found
+
+
+def _weight(ranges: list[tuple[bytes, float]], precision: Mapping[bytes, int]) -> tuple[float, int]:
+    """How much a form is wanted, as the most precise range says that covers it, and how precise that is."""
+    best, quality = 0, 0.0
+    for media, weight in ranges:
+        rank = precision.get(media, 0)
+        if rank and rank >= best:
+            best, quality = rank, max(quality, weight) if rank == best else weight
+    return quality, best
 
 
 def _quality(parameters: list[bytes]) -> float:

@@ -111,7 +111,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         406,
         "No acceptable form of the answer",
         "The `Accept` header rules out every form in which this resource can answer.",
-        "Accept `application/json`; only functions that stream answer `text/event-stream`.",
+        "Accept `application/json`; calls of functions, and a job's events, also have `text/event-stream`.",
     ),
     "request-timeout": Kind(
         408,

@@ -20,7 +20,7 @@ _LONGEST_EXAMPLE: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The input or the output of a function: its table and its JSON Schema as text."""
+    """The input, the output or the items of a function: the table and the JSON Schema as text."""
 
     fields: list[Field]
     schema: str
@@ -38,6 +38,7 @@ class FunctionReference:
         commands: what follows `curl` and the address for each example.
         input: what it takes.
         output: what it returns.
+        item: what it streams, where it does.
     """
 
     name: str
@@ -47,6 +48,7 @@ class FunctionReference:
     commands: list[str]
     input: Side
     output: Side
+    item: Side | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,12 @@ class Reference:
 _STANDARD_HEADERS: Final = (
     Parameter("Authorization", "Bearer hr_…", "The API key. Needed."),
     Parameter("Content-Type", "application/json", "Needed: this, or a `+json` type; UTF-8, uncompressed."),
-    Parameter("Accept", "application/json", "Where it is sent, it must allow `application/json`."),
+    Parameter(
+        "Accept",
+        "application/json",
+        "Where it is sent, it must allow `application/json`, or name `text/event-stream`: then the answer is "
+        "written while the function runs.",
+    ),
 )
 
 
@@ -107,9 +114,10 @@ def describe(document: Json) -> Reference:
 
 def _function(name: str, operation: Json, schemas: Json) -> FunctionReference:
     body = operation["requestBody"]["content"]["application/json"]
-    answer = operation["responses"]["200"]["content"]["application/json"]
+    answers = operation["responses"]["200"]["content"]
     input_name = body["schema"]["$ref"].removeprefix(COMPONENTS)
-    output_name = answer["schema"]["$ref"].removeprefix(COMPONENTS)
+    output_name = answers["application/json"]["schema"]["$ref"].removeprefix(COMPONENTS)
+    item = answers["text/event-stream"].get("x-item-schema")
     examples = [one["value"] for one in body.get("examples", {}).values()]
     examples = examples or [example_of(schemas, input_name)]
     return FunctionReference(
@@ -120,6 +128,7 @@ def _function(name: str, operation: Json, schemas: Json) -> FunctionReference:
         commands=[_command(example) for example in examples],
         input=_side(input_name, schemas),
         output=_side(output_name, schemas),
+        item=None if item is None else _side(item["$ref"].removeprefix(COMPONENTS), schemas),
     )
 
 

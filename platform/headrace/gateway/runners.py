@@ -7,19 +7,24 @@ import logging
 import random
 from collections.abc import Callable, Collection, Iterable
 
+from headrace.capacity import Capacity
 from headrace.domain import RunnerInfo
 from headrace.errors import LinkError, SettingsError
+from headrace.gateway.call_stream import CallStream
 from headrace.gateway.pending import PendingCall
 from headrace.link.address import Address
 from headrace.link.frames import (
     Answer,
     Call,
+    Credit,
     Error,
     Frame,
     Hello,
+    Item,
     Lost,
     Ping,
     Pong,
+    Progress,
     Refused,
     Result,
     Started,
@@ -40,10 +45,11 @@ class Serving:
     """One function on one runner: what admission weighs.
 
     `load` is what the runner last reported, corrected by what this gateway has sent and got back since;
-    `mean_s` is how long one execution takes there, and 0 while nobody knows.
+    `mean_s` is how long one execution takes there, and `cost_s` how long one for a cost of 1, both 0 while
+    nobody knows. `capacity` is what the runner said last of all that.
     """
 
-    __slots__ = ("degraded", "interface", "link", "load", "mean_s", "slots")
+    __slots__ = ("capacity", "cost_s", "degraded", "interface", "link", "load", "mean_s", "slots")
 
     def __init__(self, link: RunnerLink, interface: str, slots: int, degraded: str) -> None:
         self.link = link
@@ -52,6 +58,24 @@ class Serving:
         self.degraded = degraded
         self.load = 0
         self.mean_s = 0.0
+        self.cost_s = 0.0
+        self.capacity: Capacity | None = None
+
+    def told(self, state: Pong, function: str) -> None:
+        """Take what the runner says of itself."""
+        self.load = state.loads.get(function, self.load)
+        self.degraded = state.degraded.get(function, "")
+        self.mean_s = state.means.get(function, self.mean_s)
+        capacity = state.capacity.get(function)
+        if capacity is not None:
+            self.capacity = capacity
+            self.cost_s = capacity.cost_s
+            self.slots = max(1, capacity.slots)
+
+    def executed(self, result: Result) -> None:
+        """Take what an answer says of the runner's speed."""
+        if result.mean_s:
+            self.mean_s, self.cost_s = result.mean_s, result.cost_s
 
 
 class RunnerLink:
@@ -93,13 +117,20 @@ class RunnerLink:
 
     # ------------------------------------------------------------------ calls
 
-    def call(self, frame: Call) -> PendingCall:
-        """Send a call; its answer arrives in the returned object."""
+    def call(self, frame: Call, stream: CallStream | None = None) -> PendingCall:
+        """Send a call; its answer arrives in the returned object, and what comes before it in the stream."""
         assert self._stream is not None
-        pending = self._pending[frame.job_id] = PendingCall(frame, self._loop)
+        pending = self._pending[frame.job_id] = PendingCall(frame, self._loop, stream)
+        if stream is not None:
+            stream.open(lambda credit: self._grant(pending, credit))
         self.services[frame.function].load += 1
         self._stream.send(frame)
         return pending
+
+    def _grant(self, pending: PendingCall, credit: int) -> None:
+        job_id = pending.frame.job_id
+        if self._stream is not None and self._pending.get(job_id) is pending:
+            self._stream.send(Credit(job_id, credit))
 
     def stop(self, job_id: str) -> None:
         """Nobody waits for the call any more."""
@@ -114,6 +145,8 @@ class RunnerLink:
         if pending is None:
             return  # it was stopped
         self._settle_load(pending, frame.load)
+        if isinstance(frame, Result) and (serving := self.services.get(pending.frame.function)):
+            serving.executed(frame)
         pending.deliver(frame)
         self._hang_up_when_done()
 
@@ -133,9 +166,9 @@ class RunnerLink:
             self._answered(frame)
             return
         match frame:
-            case Started():
-                if pending := self._pending.get(frame.job_id):
-                    pending.started = True
+            case Item() | Progress() | Started():
+                if pending := self._pending.get(frame.job_id):  # else it was stopped
+                    pending.take(frame)
             case Ping():
                 if self._stream is not None:
                     self._stream.send(Pong())
@@ -146,9 +179,7 @@ class RunnerLink:
 
     def _told(self, state: Pong) -> None:
         for function, serving in self.services.items():
-            serving.load = state.loads.get(function, serving.load)
-            serving.degraded = state.degraded.get(function, "")
-            serving.mean_s = state.means.get(function, serving.mean_s)
+            serving.told(state, function)
         if state.draining and not self._leaving:
             self._leaving = True
             self._links.changed()

@@ -4,14 +4,16 @@ Every frame is a msgpack array whose first element is its tag. Later versions ma
 ignores what it doesn't know and takes defaults for what is missing. An unknown tag closes the link.
 Times are remaining or elapsed milliseconds, never instants: the clocks of two machines differ.
 
-The frames of a stream (`Item`, `Progress`, `Credit`), of idempotency (`Duplicate`) and of the handover
-(`Handover`, `Handed`, `Fenced`) belong to version 1, so that their places are fixed; no peer of this
-release sends them, and one that receives them closes the link.
+The frames of idempotency (`Duplicate`) and of the handover (`Handover`, `Handed`, `Fenced`) belong to
+version 1, so that their places are fixed; no peer of this release sends them, and one that receives them
+closes the link.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from headrace.capacity import Capacity
 
 VERSION = 1
 
@@ -52,13 +54,15 @@ class Pong(_Frame, tag="PONG"):
     `draining`, which a runner also says unasked, means that it leaves: the gateway sends it no more calls,
     and ends the link when those that it has sent are answered. `degraded` has the reason for each function
     that the runner can't run at present, and is said unasked when that changes. `means` has the mean
-    execution time, in seconds, of each function that has run.
+    execution time, in seconds, of each function that has run; `capacity` all that is known of each, which has
+    these too.
     """
 
     loads: dict[str, int] = {}
     draining: bool = False
     degraded: dict[str, str] = {}
     means: dict[str, float] = {}
+    capacity: dict[str, Capacity] = {}
 
 
 class Call(_Frame, tag="CALL"):
@@ -66,7 +70,8 @@ class Call(_Frame, tag="CALL"):
 
     `attempt` is the number of this start, `remaining_ms` what is left until the deadline, `wait_ms` how
     long the call may wait for its start here. `alone`: an earlier start was lost with its process, so nothing
-    may run beside this one.
+    may run beside this one. `cost` is the input's, as the manifest prices it. `credit`: how many items of a
+    stream may be sent at first (see `Credit`); 0 asks for what they are joined to alone.
     """
 
     job_id: str
@@ -82,6 +87,8 @@ class Call(_Frame, tag="CALL"):
     digest: bytes = b""
     key: str = ""
     alone: bool = False
+    cost: float = 0.0
+    credit: int = 0
 
 
 class Refused(_Frame, tag="REFUSED"):
@@ -121,14 +128,21 @@ class Progress(_Frame, tag="PROGRESS"):
 
 
 class Credit(_Frame, tag="CREDIT"):
-    """Gateway: how many more items of a stream may be sent."""
+    """Gateway: how many more items of a stream may be sent.
+
+    An item takes one credit for each 64 KiB of it, and one at least.
+    """
 
     job_id: str
     items: int
 
 
 class Result(_Frame, tag="RESULT"):
-    """Runner: the function's output, as JSON."""
+    """Runner: the function's output, as JSON.
+
+    `load` as in `Pong`; `mean_s` is how long an execution takes on average by now, and `cost_s` how long one
+    for a cost of 1; 0 where that isn't known, or inputs have no cost.
+    """
 
     job_id: str
     output: bytes
@@ -136,6 +150,8 @@ class Result(_Frame, tag="RESULT"):
     queue_ms: float
     exec_ms: float
     load: int = 0
+    mean_s: float = 0.0
+    cost_s: float = 0.0
 
 
 class Error(_Frame, tag="ERROR"):

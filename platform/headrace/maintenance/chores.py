@@ -9,11 +9,13 @@ from headrace.database import Database
 from headrace.ledger import settling
 from headrace.maintenance.pruning import Pruning
 from headrace.queue.worker import Chore, Worker
+from headrace.usage import storing
 
 _log = logging.getLogger(__name__)
 
 _EACH_MINUTE: Final = "* * * * *"
 _EACH_HOUR: Final = "17 * * * *"
+_AFTER_EACH_HOUR: Final = "5 * * * *"  # every process has sent its last minute by then, or is late
 
 
 class Chores(Worker):
@@ -38,11 +40,16 @@ class Chores(Worker):
             if forgotten := await settling.forget_runners(database):
                 _log.info("forgot %d runners that were silent for long", forgotten)
 
+        async def sum_up() -> None:
+            while await storing.sum_up(database):
+                pass  # all that has changed since the last time, the last hour as a rule
+
         super().__init__(
             database,
             [
                 Chore("sweep", _EACH_MINUTE, sweep),
                 Chore("forget_runners", _EACH_HOUR, forget_runners),
+                Chore("sum_up_usage", _AFTER_EACH_HOUR, sum_up),
                 Chore("prune_jobs", _EACH_MINUTE, pruning.often),
                 Chore("prune_rest", _EACH_HOUR, pruning.seldom),
             ],

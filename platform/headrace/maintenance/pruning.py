@@ -9,6 +9,8 @@ from typing import Final
 
 from headrace.database import Database
 from headrace.ledger import retention
+from headrace.usage import storing
+from headrace.usage.reading import HOURS_KEPT, MINUTES_KEPT
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,10 @@ class Pruning:
             "batches": lambda limit: retention.prune_batches(database, batch_ttl_s, limit),
             "flows": lambda limit: retention.prune_flows(database, limit),
             "audit rows": lambda limit: retention.prune_audit(database, audit_ttl_s, limit),
+            "minutes of usage": lambda limit: storing.prune_minutes(
+                database, MINUTES_KEPT.total_seconds(), limit
+            ),
+            "hours of usage": lambda limit: storing.prune_hours(database, HOURS_KEPT.total_seconds(), limit),
         }
 
     async def often(self) -> None:
@@ -53,7 +59,7 @@ class Pruning:
         await prune(self._often)
 
     async def seldom(self) -> None:
-        """Forget what there is less of: batches, flows, audit rows."""
+        """Forget what there is less of: batches, flows, audit rows, counts of usage."""
         await prune(self._seldom)
 
 

@@ -1,0 +1,57 @@
+"""How runners stand, in the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args
+
+from headrace.capacity import Warmth
+
+Json = dict[str, Any]
+
+_SECONDS: Final[Json] = {"type": "number", "minimum": 0}
+
+CAPACITY: Final[Json] = {
+    "type": ["object", "null"],
+    "description": "What the runner said within the last second; null: nothing yet. Functions that share "
+    "slots tell the same of them. Times are seconds, 0 where nothing is known.",
+    "properties": {
+        "slots": {"type": "integer", "description": "How many of its calls may run at once."},
+        "free": {"type": "integer", "description": "How many more could start now."},
+        "busy": {"type": "integer", "description": "What runs in its slots."},
+        "waiting": {"type": "integer", "description": "Its calls that wait for a slot."},
+        "waiting_cost": {"type": "number", "description": "Their cost together."},
+        "mean_s": {**_SECONDS, "description": "How long an execution takes on average."},
+        "p95_s": {**_SECONDS, "description": "What 95 of 100 don't exceed."},
+        "cost_s": {**_SECONDS, "description": "How long a cost of 1 takes; 0 where inputs have no cost."},
+        "by_cost": {
+            "type": "array",
+            "description": "The same by the input's cost: the power of two that it doesn't exceed.",
+            "items": {
+                "type": "object",
+                "required": ["cost", "mean_s", "p95_s"],
+                "properties": {"cost": {"type": "integer"}, "mean_s": _SECONDS, "p95_s": _SECONDS},
+            },
+        },
+        "warmth": {
+            "type": "string",
+            "enum": list(get_args(Warmth)),
+            "description": "Whether its models are loaded; none: its process starts.",
+        },
+        "load_s": {**_SECONDS, "description": "How long loading what is missing should take."},
+        "memory": {"type": "integer", "description": "Bytes that its models take."},
+    },
+}
+
+LIVE: Final[Json] = {
+    "type": "array",
+    "description": "How it stands on each runner that is linked to this gateway.",
+    "items": {
+        "type": "object",
+        "required": ["runner_id", "load", "capacity"],
+        "properties": {
+            "runner_id": {"type": "string", "format": "uuid"},
+            "load": {"type": "integer", "description": "Calls that run or wait in its slots."},
+            "capacity": CAPACITY,
+        },
+    },
+}

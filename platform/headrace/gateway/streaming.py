@@ -1,0 +1,130 @@
+"""Calls whose clients follow them: answers that are written while the function runs, as server-sent events.
+
+Until the first event, the start of the execution, or `OPEN_S`, the answer may still be a problem with a
+status of its own. From then on it is a stream, which ends with exactly one `result` or `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from headrace.gateway import sse
+from headrace.gateway.call_stream import CallStream
+from headrace.gateway.calling import Asked, Caller
+from headrace.gateway.exchange import ClientLeft, Exchange
+from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.problems import to_problem
+
+log = logging.getLogger(__name__)
+
+OPEN_S: Final = 10.0
+"""Seconds after which a client is told that its call was taken, though it hasn't started yet."""
+
+_PIECE: Final = 2**16  # bytes that are written at once: whoever writes more sees too late that nobody reads
+_LAST: Final = frozenset({"result", "error"})
+
+
+class StreamCalls:
+    """Answers calls by streams.
+
+    Args:
+        caller: who gets them done.
+        metrics: where streams are counted.
+        public_url: what precedes `/problems/{code}` in a problem's type.
+    """
+
+    def __init__(self, caller: Caller, metrics: GatewayMetrics, public_url: str) -> None:
+        self._caller = caller
+        self._metrics = metrics
+        self._public_url = public_url
+
+    async def answer(self, exchange: Exchange, asked: Asked, stream: CallStream) -> None:
+        """Write what the call says until its end.
+
+        Raises:
+            Problem: what became of the call, where nothing was written yet.
+            ClientLeft: the client is gone and the work was stopped.
+        """
+        writer = _Writer(exchange, stream)
+        writing = asyncio.create_task(writer.write())
+        end = "cut-off"
+        try:
+            try:
+                result = await self._caller.answer(asked)
+            except ClientLeft:
+                end = "client-left"
+                raise
+            except Exception as error:
+                problem = to_problem(error)
+                end = problem.code
+                if not writer.is_open and not stream.items:
+                    raise
+                if problem.code == "internal-error":
+                    log.error("stream broke, request %s", exchange.request_id, exc_info=error)
+                exchange.code = problem.code
+                stream.end("error", problem.body(self._public_url, exchange.request_id))
+            else:
+                end = "result"
+                stream.end("result", result.output)
+            await writing
+        finally:
+            writing.cancel()
+            exchange.items = writer.items
+            self._metrics.stream_ended(exchange.function, end, writer.items, writer.first_item_s)
+
+
+class _Writer:
+    """Writes one stream, as fast as its client reads.
+
+    Args:
+        exchange: whose answer it is.
+        stream: what there is to write.
+    """
+
+    def __init__(self, exchange: Exchange, stream: CallStream) -> None:
+        self.is_open = False
+        self.items = 0
+        self.first_item_s: float | None = None
+        self._exchange = exchange
+        self._stream = stream
+        self._events = 0
+        self._began = time.perf_counter()
+
+    async def write(self) -> None:
+        """Write events as they come, up to the last one."""
+        stream, exchange = self._stream, self._exchange
+        is_last = False
+        while not is_last:
+            has_news = await stream.news(sse.HEARTBEAT_S if self.is_open else OPEN_S)
+            if not self.is_open:
+                self.is_open = True
+                await exchange.begin(*sse.HEADERS)
+            elif not has_news:
+                await exchange.write(sse.HEARTBEAT)
+            while not is_last and (piece := self._piece()):
+                body, taken, is_last = piece
+                await exchange.write(body, more=not is_last)
+                stream.taken(taken)
+
+    def _piece(self) -> tuple[bytes, int, bool] | None:
+        """The events that are written next, their credits, and whether they are the last ones."""
+        frames: list[bytes] = []
+        size = taken = 0
+        while size < _PIECE and (event := self._stream.next()) is not None:
+            self._events += 1
+            frames.append(sse.frame(event.kind, self._events, event.data))
+            size += len(frames[-1])
+            taken += event.credit
+            if event.kind == "item":
+                self._count_item()
+            elif event.kind in _LAST:
+                return b"".join(frames), taken, True
+        return (b"".join(frames), taken, False) if frames else None
+
+    def _count_item(self) -> None:
+        self.items += 1
+        if self.first_item_s is None:
+            self.first_item_s = time.perf_counter() - self._began

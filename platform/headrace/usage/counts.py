@@ -1,0 +1,75 @@
+"""What is counted, and of what."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from headrace.histograms import Histogram
+
+Kind = Literal[
+    "queue",
+    "execution",
+    "failure",
+    "joined",
+    "served",
+    "accepted",
+    "refused",
+    "abandoned",
+    "expired",
+    "failed",
+]
+"""What is counted.
+
+By runners: `queue`, the wait of each start, and `execution`, the time of each execution that succeeded, in
+seconds; `failure`, the time of each that didn't, by outcome; `joined`, how many calls an execution of a
+batched function had. By gateways: `served`, direct calls with a result, by the seconds from arrival to
+answer; and in the same way `accepted`, calls that became jobs; `refused`, calls for which there was no room,
+by problem; `abandoned`, calls whose client left; `expired`, calls whose hold or deadline passed; `failed`,
+calls that failed, by problem. What a caller has done wrong isn't counted: it is no demand.
+"""
+
+REFUSED_STATUSES = frozenset({429, 503})
+_SUCCESS = {200: "served", 202: "accepted"}
+_EXPIRED = frozenset({"deadline-exceeded", "hold-exceeded"})
+_CLIENT_LEFT = "client-left"
+_FAILED_FROM = 500
+
+
+class Series(NamedTuple):
+    """What a histogram is of.
+
+    Args:
+        function: its name.
+        kind: what is counted.
+        reason: why, where a kind has several.
+        cost: the bucket of the input's cost; 0: it has none.
+    """
+
+    function: str
+    kind: str
+    reason: str = ""
+    cost: int = 0
+
+
+Minute = dict[Series, Histogram]
+"""What was counted in one minute."""
+
+
+def kind_of(status: int, code: str) -> tuple[str, str] | None:
+    """What an answer counts as, and why; None for one that is no demand.
+
+    Args:
+        status: of the answer.
+        code: of its problem; empty where there is none.
+    """
+    if not code:
+        kind = _SUCCESS.get(status)
+        return None if kind is None else (kind, "")
+    if code == _CLIENT_LEFT:
+        return "abandoned", ""
+    if code in _EXPIRED:
+        return "expired", ""
+    if status in REFUSED_STATUSES:
+        return "refused", code
+    # A stream's problem comes after its status.
+    return ("failed", code) if status >= _FAILED_FROM or status in _SUCCESS else None
