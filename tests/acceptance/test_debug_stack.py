@@ -147,6 +147,7 @@ def test_a_job_that_does_not_run_is_told_so(standing: Site, jobs: dict[str, str]
     assert f"job {waiting} doesn't run: it is cancelled" in refusal(standing, waiting)
 
 
+@pytest.mark.slow
 def test_runners_that_do_not_answer_are_named(
     standing: Site, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

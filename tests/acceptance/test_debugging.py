@@ -63,6 +63,7 @@ def test_a_lost_executor_is_named_with_the_job_that_it_ran(clones: Clones) -> No
         )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_named(clones: Clones) -> None:
     with clones.migrated() as url, site(url, runners=0, settings={"HEADRACE_DEVICE": "cuda"}) as wishful:

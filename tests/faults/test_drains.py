@@ -159,7 +159,7 @@ def test_leases_and_cancels_go_on_while_a_runner_drains(clones: Clones, seen: Wi
 
         cancelled = served.post(f"/jobs/{job_id}/cancel", b"")
         assert cancelled.status_code in {200, 202}  # its runner may have ended it before the answer
-        assert served.final(job_id, within=5)["status"] == "cancelled"
+        assert served.final(job_id, within=15)["status"] == "cancelled"
         runner = process_of(served, runner_id)
         assert runner.wait() == 0
         assert "Traceback" not in runner.output()
@@ -193,6 +193,7 @@ def test_calls_go_elsewhere_and_what_does_not_fit_is_started_there_uncharged(
         assert served.final(job_id)["status"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_runner_that_drains_is_ended_quickly_by_a_signal(clones: Clones, seen: Witness) -> None:
     with others(clones, drain_seconds="60") as served:
         job_id = served.submit("witnessed_once", seen.input(30))
@@ -208,6 +209,7 @@ def test_a_runner_that_drains_is_ended_quickly_by_a_signal(clones: Clones, seen:
         served.post(f"/jobs/{job_id}/cancel", b"")
 
 
+@pytest.mark.slow
 def test_a_drain_ends_in_time_while_postgres_is_away(seen: Witness) -> None:
     settings = {"HEADRACE_DRAIN_SECONDS": "1"}
     with own_postgres() as away, site(away.url, functions="witness_functions", settings=settings) as served:

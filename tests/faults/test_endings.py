@@ -97,10 +97,10 @@ def test_a_second_signal_cuts_the_drain_short(served: Site, tmp_path: Path) -> N
 
 def test_a_gateway_that_leaves_answers_what_it_has_taken(served: Site, tmp_path: Path) -> None:
     gateway, notes = served["gateway"], tmp_path / "notes"
-    with served.calling(*[slow(notes, 1)] * 4) as running:
+    with served.calling(*[slow(notes, 3)] * 4) as running:
         wait_running(notes, 4)
         gateway.signal(signal.SIGTERM)
-        eventually(lambda: is_refused(served), "new connections are refused", within=1)
+        eventually(lambda: is_refused(served), "new connections are refused", within=3)
         assert not any(future.done() for future in running)
         answers = [future.result() for future in running]
 
@@ -125,7 +125,7 @@ def test_an_idle_gateway_leaves_at_once(served: Site) -> None:
     asked_at = time.monotonic()
 
     assert served["gateway"].stop() == 0
-    assert time.monotonic() - asked_at < 2
+    assert time.monotonic() - asked_at < 5
 
 
 def test_the_work_of_a_killed_gateway_is_stopped_and_the_next_one_finds_the_runners(
@@ -137,7 +137,7 @@ def test_the_work_of_a_killed_gateway_is_stopped_and_the_next_one_finds_the_runn
         eventually(notes.exists, "the call runs")
         served["gateway"].kill()
         assert isinstance(lost.exception(), httpx2.TransportError)
-        eventually(lambda: notes.read_text() == "started\nstopped\n", "the work is stopped", within=2)
+        eventually(lambda: notes.read_text() == "started\nstopped\n", "the work is stopped", within=5)
 
     served.start_gateway()
     served.wait_ready(2)

@@ -75,7 +75,7 @@ def calls_go_on(served: Site) -> Iterator[None]:
     assert calling.result() > 10
 
 
-@pytest.mark.parametrize("fault", [OwnPostgres.crash, OwnPostgres.stop])
+@pytest.mark.parametrize("fault", [OwnPostgres.crash, pytest.param(OwnPostgres.stop, marks=pytest.mark.slow)])
 def test_fifty_running_jobs_are_neither_lost_nor_run_twice(
     server: OwnPostgres, served: Site, seen: Witness, fault: Callable[[OwnPostgres], None]
 ) -> None:

@@ -64,7 +64,7 @@ def test_a_crash_of_unknown_cause_is_charged_to_all_in_it(served: Site, tmp_path
     assert notes.read_text().count("x") == 9
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_a_signal_is_a_loss_like_any_other(served: Site, tmp_path: Path, number: int) -> None:
     notes = tmp_path / "notes"
     pid = served.call("nap", {"seconds": 0}).json()["pid"]

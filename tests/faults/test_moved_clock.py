@@ -90,7 +90,9 @@ def gateways_time(served: Site) -> float:
     return parsedate_to_datetime(served.get("/healthz").headers["Date"]).timestamp()
 
 
-@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["forwards", "backwards"])
+@pytest.mark.parametrize(
+    "ahead", [HOUR, pytest.param(-HOUR, marks=pytest.mark.slow)], ids=["forwards", "backwards"]
+)
 def test_the_clocks_of_all_but_postgres_are_set(clones: Clones, seen: Witness, ahead: int) -> None:
     """They only measure time, so nothing comes of it."""
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -23,6 +24,13 @@ class Marked(BaseModel):
 
 class Words(BaseModel):
     words: str = ""
+
+
+class Numbers(Marked):
+    """So many, from when the file `go` is there."""
+
+    go: str
+    count: int
 
 
 @function(attempts=2, budget=Budget(sync=5, hard=30))
@@ -56,6 +64,18 @@ def reports(input: Marked, *, call: Call) -> str:
         time.sleep(0.001)
     call.progress(1.0, "done")
     return f"{step} steps"
+
+
+@function(collect=list, budget=Budget(sync=5, hard=30))
+def yields(input: Numbers, *, call: Call) -> Iterator[int]:
+    """Notes each number before it yields it."""
+    input.add("start")
+    while not Path(input.go).exists():
+        call.check()
+        time.sleep(0.005)
+    for number in range(input.count):
+        input.add(str(number))
+        yield number
 
 
 @function()

@@ -51,7 +51,7 @@ def prompts(device: Device) -> Environment:
     return Environment(autoescape=device.kind == "cpu")
 
 
-@model()
+@model(keep_alive=300)
 def smollm(device: Device) -> LM:
     return LM()
 
@@ -109,6 +109,14 @@ async def batched_async(inputs: list[Pair], *, calls: list[Call]) -> list[Score]
 assert_type(batched_async, Function[Pair, Score])
 
 
+@function(batch=Batch(max_cost=8))
+def batched_sequence(inputs: list[Pair]) -> Sequence[Score | Exception]:
+    return (Score(1.0), *(ValueError() for _ in inputs[1:]))
+
+
+assert_type(batched_sequence, Function[Pair, Score])
+
+
 def join(tokens: list[Token]) -> Answer:
     return Answer(text="".join(token.text for token in tokens))
 
@@ -133,6 +141,14 @@ async def generate_async(input: Ask) -> AsyncIterator[Token]:
 
 
 assert_type(generate_async, Function[Ask, Answer])
+
+
+@function(collect=list)
+def words(input: Ask) -> Iterator[str]:
+    yield from input["prompt"].split()
+
+
+assert_type(words, Function[Ask, list[str]])
 
 
 @function(pool="default", name="the-pipeline", examples=[{"prompt": "hello"}])

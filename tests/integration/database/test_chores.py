@@ -11,13 +11,13 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 from harness.postgres import query, terminate, wait_until
+from harness.prepared import put_data
 from procrastinate.exceptions import AlreadyEnqueued
 from procrastinate.manager import JobManager
 
 from headrace.database import Database
 from headrace.embedded import EmbeddedPostgres
 from headrace.errors import DatabaseError
-from headrace.migrations import migrate
 from headrace.queue import worker
 from headrace.queue.worker import Chore, Worker
 
@@ -243,8 +243,8 @@ def test_end_breaks_off_a_statement_that_hangs(database_url: str) -> None:
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
     folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
+    put_data(folder)
     with EmbeddedPostgres(folder) as postgres:
-        migrate(postgres.url)
         yield postgres
     shutil.rmtree(folder, ignore_errors=True)
 

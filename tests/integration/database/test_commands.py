@@ -175,10 +175,15 @@ def test_owners_are_made_listed_and_limited(database_url: str, command: Command)
         (["set", "ada"], 2, "nothing to set: give --outstanding, --rate, --burst or --highest-priority"),
         (["set", "ada", "--burst", "5"], 2, "a burst needs a rate that it is within"),
         (["set", "ada", "--outstanding", "0"], 2, "unfinished jobs must be from 1 to 10000000, not 0"),
-        (["set", "ada", "--outstanding", "1.5"], 2, "'1.5' is neither a whole number nor 'default'"),
-        (["set", "ada", "--rate", "-1"], 2, "the rate must be from 0.00001 to 1000000, not -1.0"),
-        (["set", "ada", "--rate", "nan"], 2, "the rate must be from 0.00001 to 1000000, not nan"),
-        (["set", "ada", "--rate", "ten"], 2, "'ten' is neither a number nor 'none'"),
+        *(
+            pytest.param(["set", "ada", option, value], 2, why, marks=pytest.mark.slow)
+            for option, value, why in (
+                ("--outstanding", "1.5", "'1.5' is neither a whole number nor 'default'"),
+                ("--rate", "-1", "the rate must be from 0.00001 to 1000000, not -1.0"),
+                ("--rate", "nan", "the rate must be from 0.00001 to 1000000, not nan"),
+                ("--rate", "ten", "'ten' is neither a number nor 'none'"),
+            )
+        ),
         (["create", ""], 2, "the owner must be 1 to 100 characters without control characters"),
     ],
 )
@@ -210,7 +215,16 @@ def test_functions_are_listed_and_retired(database_url: str, command: Command) -
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
 
 
-@pytest.mark.parametrize("arguments", [["keys", "list"], ["functions"], ["keys", "create"], ["owners"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["keys", "list"],
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in (["functions"], ["keys", "create"], ["owners"])
+        ),
+    ],
+)
 def test_unmigrated_database_is_named_with_the_remedy(
     empty_database_url: str, command: Command, arguments: list[str]
 ) -> None:

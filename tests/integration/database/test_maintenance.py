@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from harness.jobs import check_at_rest
 from harness.postgres import query, terminate, wait_until
+from harness.prepared import put_data
 
 from headrace.database import Database, pool
 from headrace.embedded import EmbeddedPostgres
@@ -24,7 +25,6 @@ from headrace.ledger.submission import NewJob
 from headrace.maintenance import Maintenance, loop
 from headrace.maintenance.chores import Chores
 from headrace.maintenance.pruning import Pruning
-from headrace.migrations import migrate
 from headrace.queue import worker
 
 NAME = "headrace-maintenance"
@@ -227,6 +227,7 @@ def test_leases_do_not_count_for_one_lease_after_a_silence(
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_leases_do_not_count_for_one_lease_after_the_ledger_was_locked(
     database_url: str, passes: Passes
 ) -> None:
@@ -284,8 +285,8 @@ def test_refused_statement_is_told_once_and_tried_again(
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
     folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
+    put_data(folder)
     with EmbeddedPostgres(folder) as postgres:
-        migrate(postgres.url)
         yield postgres
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -86,7 +86,7 @@ def test_crash_in_the_middle_leaves_nothing_broken(database_url: str) -> None:
         await fill(database_url, 30)
         async with opened(database_url) as database:
             async with await psycopg.AsyncConnection.connect(database_url) as other:
-                await other.execute("SELECT prune_jobs_v1(4000, 20)")
+                await other.execute("SELECT prune_jobs_v2(4000, 20)")
                 await other.rollback()
             assert query(database_url, LEFT) == [(32, 92, 1, 30)]
             await pruner(database).often()

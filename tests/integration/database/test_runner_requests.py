@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from harness.listening import hearing
@@ -13,7 +13,7 @@ from harness.postgres import query
 
 from headrace import audit, runner_requests
 from headrace.database import Database
-from headrace.runner_requests import DrainAnswer, Request, StackAnswer, Standing
+from headrace.runner_requests import DrainAnswer, ModelAnswer, Request, StackAnswer, Standing
 
 RUNNER = "0199e0a0-0000-4000-8000-000000000001"
 OTHER = "0199e0a0-0000-4000-8000-000000000002"
@@ -88,9 +88,33 @@ def test_stacks_come_back_whole_from_those_who_answer(database_url: str) -> None
     run(database_url, scenario)
 
 
+@pytest.mark.parametrize("kind", ["load", "unload"])
+def test_what_is_asked_of_a_model_names_it_and_is_audited(
+    database_url: str, kind: Literal["load", "unload"]
+) -> None:
+    async def scenario(database: Database) -> None:
+        model = "shop:encoder"
+        asking = asyncio.create_task(
+            runner_requests.ask_model(database, kind, [RUNNER, OTHER], model, actor=ADA)
+        )
+        for runner_id, users in ((RUNNER, 0), (OTHER, 2)):
+            request = await asked(database, runner_id)
+            assert (request.kind, request.subject, request.job_id) == (kind, model, None)
+            said = ModelAnswer(outcome="in-use" if users else "unloading", users=users)
+            await runner_requests.answer(database, runner_id, request, said)
+        assert {runner_id: one.users for runner_id, one in (await asking).items()} == {RUNNER: 0, OTHER: 2}
+        entries = await audit.list_audit(database)
+        assert {(one.action, one.subject, one.detail["subject"]) for one in entries} == {
+            (f"runner.{kind}", RUNNER, model),
+            (f"runner.{kind}", OTHER, model),
+        }
+
+    run(database_url, scenario)
+
+
 def test_an_answer_by_another_runner_does_not_count(database_url: str) -> None:
     async def scenario(database: Database) -> None:
-        request_id = await runner_requests._ask(database, RUNNER, "drain", None, 60, ADA)
+        request_id = await runner_requests._ask(database, RUNNER, "drain", 60, ADA)
         request = await asked(database)
         assert request.request_id == request_id
         await runner_requests.answer(database, OTHER, request, DRAINS)
@@ -117,10 +141,10 @@ def test_a_request_that_nobody_heard_of_in_time_is_not_taken(
 
 def test_requests_are_forgotten_after_an_hour(database_url: str) -> None:
     async def scenario(database: Database) -> None:
-        old, young = [await runner_requests._ask(database, RUNNER, "drain", None, 60, ADA) for _ in range(2)]
+        old, young = [await runner_requests._ask(database, RUNNER, "drain", 60, ADA) for _ in range(2)]
         age = "UPDATE runner_request SET asked_at = asked_at - interval '61 minutes' WHERE id = %s"
         query(database_url, age, old)
-        newest = await runner_requests._ask(database, RUNNER, "drain", None, 60, ADA)
+        newest = await runner_requests._ask(database, RUNNER, "drain", 60, ADA)
         kept = query(database_url, "SELECT id::text FROM runner_request ORDER BY asked_at")
         assert kept == [(young,), (newest,)]
 

@@ -161,13 +161,13 @@ def test_a_zombie_that_nobody_reaps_counts_as_gone(home: Path) -> None:
         process.communicate("")
 
 
-def test_a_crash_in_the_making_of_the_data_folder_leaves_no_half(home: Path) -> None:
-    (home / "postgres.new").mkdir()
-    (home / "postgres.new" / "PG_VERSION").write_text("18\n")
+def test_a_crash_in_the_making_of_the_data_folder_leaves_no_half(empty_home: Path) -> None:
+    (empty_home / "postgres.new").mkdir()
+    (empty_home / "postgres.new" / "PG_VERSION").write_text("18\n")
 
-    with EmbeddedPostgres(home) as postgres:
+    with EmbeddedPostgres(empty_home) as postgres:
         assert answer(postgres.url) == "headrace"
-    assert not (home / "postgres.new").exists()
+    assert not (empty_home / "postgres.new").exists()
 
 
 def test_a_forked_child_does_not_stop_it(home: Path) -> None:

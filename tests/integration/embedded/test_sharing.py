@@ -23,8 +23,8 @@ from harness.servers import (
 from headrace.embedded import EmbeddedPostgres
 
 
-def test_it_serves_its_database_and_is_down_after_stop(home: Path) -> None:
-    postgres = EmbeddedPostgres(home)
+def test_it_serves_its_database_and_is_down_after_stop(empty_home: Path) -> None:
+    postgres = EmbeddedPostgres(empty_home)
     url = postgres.url
 
     with postgres:
@@ -32,13 +32,13 @@ def test_it_serves_its_database_and_is_down_after_stop(home: Path) -> None:
         assert answer(url) == "headrace"
         assert answer(url, "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'") == 1
         assert answer(url, "SHOW listen_addresses") == ""
-        assert stat.S_IMODE((home / "postgres").stat().st_mode) == 0o700
-        pid = postmaster_pid(home)
+        assert stat.S_IMODE((empty_home / "postgres").stat().st_mode) == 0o700
+        pid = postmaster_pid(empty_home)
         assert postgres.is_running()
 
     assert not is_alive(pid)
     assert not postgres.is_running()
-    assert not (home / "postgres" / "postmaster.pid").exists()
+    assert not (empty_home / "postgres" / "postmaster.pid").exists()
 
 
 def test_data_outlive_the_server(home: Path) -> None:
@@ -48,11 +48,9 @@ def test_data_outlive_the_server(home: Path) -> None:
         assert answer(postgres.url, "SELECT value FROM kept") == 42
 
 
-@pytest.mark.parametrize(
-    "name", ["a folder with spaces", "per%cent'\"quotes", "com,ma", "Übung", "x" * 120], ids=lambda n: n[:8]
-)
-def test_any_name_of_a_folder_will_do(home: Path, name: str) -> None:
-    with EmbeddedPostgres(home / name) as postgres:
+@pytest.mark.parametrize("name", ["a folder, per%cent'\"quotes Übung", "x" * 120], ids=lambda n: n[:8])
+def test_any_name_of_a_folder_will_do(empty_home: Path, name: str) -> None:
+    with EmbeddedPostgres(empty_home / name) as postgres:
         assert answer(postgres.url) == "headrace"
         assert len(os.fsencode(postgres.socket_folder)) < 90
         assert stat.S_IMODE(postgres.socket_folder.stat().st_mode) == 0o700
@@ -117,12 +115,12 @@ def test_the_last_of_the_visitors_stops_what_one_of_them_started(home: Path) -> 
     assert not is_alive(pid)
 
 
-def test_many_starters_at_once_get_one_server(home: Path) -> None:
+def test_many_starters_at_once_get_one_server(empty_home: Path) -> None:
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-c", HOLDER, str(home)],
+                    [sys.executable, "-c", HOLDER, str(empty_home)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -131,28 +129,28 @@ def test_many_starters_at_once_get_one_server(home: Path) -> None:
             for _ in range(4)
         ]
         urls = {process.stdout.readline() for process in processes if process.stdout}
-        pid = postmaster_pid(home)
-        assert urls == {EmbeddedPostgres(home).url + "\n"}
+        pid = postmaster_pid(empty_home)
+        assert urls == {EmbeddedPostgres(empty_home).url + "\n"}
         for process in processes:
             process.communicate("")
     assert not is_alive(pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests show it: they run as an ordinary user")
-def test_it_works_for_an_ordinary_user_too(home: Path) -> None:
+def test_it_works_for_an_ordinary_user_too(empty_home: Path) -> None:
     # The interpreter may lie in a folder of root's alone: so everything is loaded before root is given up.
     code = f"""
 import os, pathlib, atexit, psycopg
 from headrace.embedded import EmbeddedPostgres
 psycopg.connect  # loads its C library
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-with EmbeddedPostgres(pathlib.Path({str(home)!r}) / "of nobody") as postgres:
+with EmbeddedPostgres(pathlib.Path({str(empty_home)!r}) / "of nobody") as postgres:
     with psycopg.connect(postgres.url) as connection:
         print(connection.execute("SELECT current_database()").fetchone()[0], flush=True)
     print((postgres.data / "postmaster.pid").stat().st_uid)
 print(postgres.is_running())
 """
-    home.chmod(0o777)
+    empty_home.chmod(0o777)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
@@ -161,8 +159,8 @@ print(postgres.is_running())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's Postgres is another user's")
-def test_as_root_closed_folders_above_the_data_become_passable_and_nothing_more(home: Path) -> None:
-    closed = home / "closed"
+def test_as_root_closed_folders_above_the_data_become_passable_and_nothing_more(empty_home: Path) -> None:
+    closed = empty_home / "closed"
     closed.mkdir(mode=0o700)
     secret = closed / "key"
     secret.touch(mode=0o600)

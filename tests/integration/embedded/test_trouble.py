@@ -17,29 +17,29 @@ from headrace.embedded import EmbeddedPostgres
 from headrace.errors import SetupError
 
 
-def test_data_of_another_version_are_refused(home: Path) -> None:
-    (home / "postgres").mkdir()
-    (home / "postgres" / "PG_VERSION").write_text("16\n")
+def test_data_of_another_version_are_refused(empty_home: Path) -> None:
+    (empty_home / "postgres").mkdir()
+    (empty_home / "postgres" / "PG_VERSION").write_text("16\n")
 
     with pytest.raises(SetupError, match=r"was made by Postgres 16, this program brings 18: upgrade"):
-        EmbeddedPostgres(home).start()
+        EmbeddedPostgres(empty_home).start()
 
 
-def test_somebody_elses_folder_is_left_alone(home: Path) -> None:
-    (home / "postgres").mkdir()
-    (home / "postgres" / "diary.txt").write_text("mine")
+def test_somebody_elses_folder_is_left_alone(empty_home: Path) -> None:
+    (empty_home / "postgres").mkdir()
+    (empty_home / "postgres" / "diary.txt").write_text("mine")
 
     with pytest.raises(SetupError, match="isn't a data folder of Postgres"):
-        EmbeddedPostgres(home).start()
-    assert (home / "postgres" / "diary.txt").read_text() == "mine"
+        EmbeddedPostgres(empty_home).start()
+    assert (empty_home / "postgres" / "diary.txt").read_text() == "mine"
 
 
-def test_a_file_in_the_place_of_the_home_is_one_clear_line(home: Path) -> None:
-    (home / "file").write_text("")
+def test_a_file_in_the_place_of_the_home_is_one_clear_line(empty_home: Path) -> None:
+    (empty_home / "file").write_text("")
 
     with pytest.raises(SetupError) as caught:
-        EmbeddedPostgres(home / "file").start()
-    assert str(home / "file") in str(caught.value)
+        EmbeddedPostgres(empty_home / "file").start()
+    assert str(empty_home / "file") in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

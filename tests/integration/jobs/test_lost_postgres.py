@@ -10,6 +10,9 @@ from harness.job_runner import begun, lines, run, runner, submitter
 from harness.relay import Relay, database_relay
 
 from gpu_runner import runner as module
+from gpu_runner.jobs.unwritten import CREDIT
+from headrace.ledger import items
+from headrace.ledger.items import Items
 
 LEASE_S = 1.5
 
@@ -20,7 +23,7 @@ async def restore(relay: Relay) -> None:
     await asyncio.to_thread(relay.restore)
 
 
-@pytest.mark.parametrize("trouble", ["cut", "freeze"])
+@pytest.mark.parametrize("trouble", ["cut", pytest.param("freeze", marks=pytest.mark.slow)])
 def test_a_job_whose_lease_is_lost_is_killed_before_another_runner_starts_it(
     database_url: str, tmp_path: Path, trouble: str
 ) -> None:
@@ -44,6 +47,7 @@ def test_a_job_whose_lease_is_lost_is_killed_before_another_runner_starts_it(
         run(lambda: scenario(relay))
 
 
+@pytest.mark.slow
 def test_a_runner_in_a_hurry_waits_for_no_postgres(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +71,37 @@ def test_a_runner_in_a_hurry_waits_for_no_postgres(
 async def until_unregistering() -> None:
     while not any("Registration.end" in repr(task.get_coro()) for task in asyncio.all_tasks()):
         await asyncio.sleep(0.01)
+
+
+def test_a_stream_is_held_back_until_postgres_takes_it(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = 200
+
+    async def scenario(relay: Relay) -> None:
+        marks, go = tmp_path / "marks", tmp_path / "go"
+        async with submitter(database_url) as jobs, runner(relay.url, lease=20):
+            job_id = await jobs.send("yields", path=str(marks), go=str(go), count=count)
+            await begun(marks)
+            await asyncio.to_thread(relay.cut)
+            go.touch()
+            ahead = [
+                "start",
+                *(str(number) for number in range(CREDIT + 1)),
+            ]  # the last one has nowhere to go
+            while lines(marks) != ahead or "writing items of 1 jobs failed" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert lines(marks) == ahead
+            assert (await items.story(jobs.database, job_id, 2)).parts == []
+            await asyncio.to_thread(relay.restore)
+            job = await jobs.end(job_id)
+            assert (job.state, job.attempt, await jobs.result(job_id)) == ("succeeded", 1, [*range(count)])
+            parts, _ = await items.story(jobs.database, job_id, 2)
+            written = [item for part in parts if isinstance(part, Items) for item in part.items]
+            assert written == [b"%d" % number for number in range(count)]
+
+    with database_relay(database_url) as relay:
+        run(lambda: scenario(relay))
 
 
 def test_an_outage_shorter_than_the_lease_costs_no_start(database_url: str, tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_what_jobs_say_last_is_what_they_show(database_url: str) -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 def test_an_outcome_whose_row_is_locked_holds_up_no_other(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

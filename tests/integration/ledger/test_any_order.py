@@ -52,7 +52,7 @@ def run(machine: type[Machine], examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_commands_in_any_order(machine: type[Machine]) -> None:
-    run(machine, examples=45, steps=30)
+    run(machine, examples=20, steps=30)
 
 
 @pytest.mark.slow

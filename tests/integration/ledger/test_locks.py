@@ -44,7 +44,7 @@ def test_a_locked_job_costs_no_other_its_lease(database_url: str) -> None:
             jobs = await runner.claim(3)
             await elapse(database, 20)
             async with locked(database_url, "SELECT FROM job WHERE id = %s FOR UPDATE", jobs[1].job_id):
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(5):
                     renewal = await runner.renew(*jobs)
                 assert (renewal.busy, renewal.lost) == ([jobs[1].job_id], [])
             await elapse(database, 15)
@@ -102,7 +102,7 @@ def test_a_locked_lane_stops_no_maintenance(database_url: str) -> None:
             await submit_one(database, owner, function="other", queue_s=1.0)
             await elapse(database, 2)
             async with locked(database_url, "SELECT FROM lane WHERE name = %s FOR NO KEY UPDATE", LANE):
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(5):
                     settled = await settling.settle(database, "gateway:test")
                     assert settled is not None
                     assert settled.expired == 1

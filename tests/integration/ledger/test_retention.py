@@ -349,8 +349,8 @@ def test_only_what_is_final_and_past_its_time_goes(
 
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)"
 PRUNES: list[LiteralString] = [
-    "SELECT prune_results_v1(5)",
-    "SELECT prune_jobs_v1(60, 5)",
+    "SELECT prune_results_v2(5)",
+    "SELECT prune_jobs_v2(60, 5)",
     "SELECT prune_keys_v1(5)",
     "SELECT prune_batches_v1(60, 5)",
     "SELECT prune_audit_v1(60, 5)",
@@ -369,6 +369,10 @@ def test_pruning_reads_little_whatever_else_is_kept(clones: postgres.Clones) -> 
             await database.execute(
                 "INSERT INTO idempotency (owner_id, function, key, job_id, digest, expires_at)"
                 " SELECT owner_id, function, id::text, id, digest, now() + interval '1 day' FROM job"
+            )
+            await database.execute(
+                "INSERT INTO job_items (job_id, sequence, attempt, number, bytes, items)"
+                " SELECT j.id, n, 1, n, 1, '{1}' FROM job j, generate_series(1, 9) AS n"
             )
             await database.execute(
                 "INSERT INTO batch (id, owner_id, function, size)"

@@ -178,7 +178,7 @@ def test_what_a_runner_cannot_run_any_more_is_known_at_once(tmp_path: Path) -> N
     async def scenario(here: Site) -> None:
         napping = asyncio.ensure_future(here.call("nap", seconds=0.2))
         (serving,) = here.links.serving("fails", here.functions["fails"].manifest.interface)
-        here.supervisor.degraded = {"fails": "no weights"}
+        here.supervisor._books.degraded = {"fails": "no weights"}
         here.server.tell_state()
         async with asyncio.timeout(0.9):  # before the next of the regular ones
             while not serving.degraded:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.gateway.server import KEEP_ALIVE_S
+from headrace.gateway.sse import HEADERS, HEARTBEAT_S
 from headrace.settings import Settings, variable
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -45,6 +46,17 @@ def test_nginx_waits_longer_than_the_gateway_holds() -> None:
     assert "proxy_read_timeout 60s;" in calls
     assert Settings.model_fields["max_hold"].default < 60
     assert "proxy_next_upstream off;" in calls
+    waits = site.split("location ~ ^/(jobs|batches)/ {")[1].split("}")[0]
+    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", waits)
+    assert int(seconds) > max(Settings.model_fields["max_hold"].default, 2 * HEARTBEAT_S)
+
+
+def test_nginx_passes_streams_on_as_they_come() -> None:
+    site = (DEPLOY / "nginx" / "headrace.conf").read_text()
+    assert (b"x-accel-buffering", b"no") in HEADERS
+    assert not re.search(
+        r"proxy_ignore_headers|proxy_buffering\s+on|gzip\s+on|proxy_ignore_client_abort\s+on", site
+    )
 
 
 def test_nginx_drops_idle_connections_before_the_gateway_does() -> None:

@@ -76,13 +76,14 @@ def test_a_full_disk(checkout: Path) -> None:
     assert_one_line(make(checkout, "setup"), "takes 3 GB of disk", "512 MB are free")
 
 
+@pytest.mark.slow
 def test_what_stopped_pip_is_said_in_one_line(checkout: Path) -> None:
     fake(checkout, "python3", f'exec {sys.executable} "$@"')
     install = checkout / ".ci" / "install.py"
     install.write_text(install.read_text().replace('"torch==2.13.0"', '"--no-index", "no-such-package"'))
     ran = make(checkout, "setup")
     assert ran.returncode == 2
-    assert "1/3 torch: Could not find a version that satisfies the requirement no-such-package" in ran.stderr
+    assert "1/4 torch: Could not find a version that satisfies the requirement no-such-package" in ran.stderr
     assert "No matching distribution" in (checkout / ".venv" / "install.log").read_text()
     assert not (checkout / ".venv" / ".ready").exists()
 

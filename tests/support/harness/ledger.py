@@ -15,8 +15,9 @@ import msgspec
 from headrace.database import Database, Row
 from headrace.domain import FINAL, State
 from headrace.ids import uuid7
-from headrace.ledger import execution, reading, submission
+from headrace.ledger import execution, items, reading, submission
 from headrace.ledger.execution import Claimed, Held, Kind, Lane, Outcome, Renewal
+from headrace.ledger.items import Group, Verdict
 from headrace.ledger.submission import NewJob
 
 LANE = "fish"
@@ -62,6 +63,10 @@ _BLOCKED = (
 )
 _EVENTS = (
     "SELECT job_id::text AS job_id, sequence, from_state, state, attempt, reason FROM job_event ORDER BY 1, 2"
+)
+_ITEMS = (
+    "SELECT job_id::text AS job_id, sequence, attempt, number, cardinality(items) AS count, bytes, items"
+    " FROM job_items ORDER BY 1, 2"
 )
 _WITH_ITS_PROCESS = ("its process was lost", "its process was killed for another call")
 """The reasons for which a start ended with its process, while its runner lived to tell."""
@@ -163,6 +168,11 @@ class Runner:
         """The job's state afterwards; None where it isn't the runner's any more."""
         return (await self.finish(outcome(job, kind, **more))).get(job.job_id)
 
+    async def add_items(self, job: Claimed, before: int, *given: bytes) -> Verdict:
+        """Write what one job has yielded."""
+        group = Group(job.job_id, job.token, job.attempt, before, given)
+        return (await items.add(self._database, [group]))[job.job_id]
+
     async def renew(self, *held: Claimed | Held, claiming: Sequence[str] = ()) -> Renewal:
         return await execution.renew(
             self._database,
@@ -225,13 +235,16 @@ async def check_ledger(database: Database) -> dict[str, Row]:
 
     Raises:
         AssertionError: an entry without a waiting job or the other way round, a job with too many starts,
-            events that don't lead to where their job stands, or a job that may run beside others although
-            its last start ended with its process.
+            events that don't lead to where their job stands, a job that may run beside others although
+            its last start ended with its process, or items that aren't one attempt's from its first on.
     """
     jobs = await standing(database)
     events: dict[str, list[Row]] = {job_id: [] for job_id in jobs}
     for event in await database.fetch(_EVENTS):
         events[event["job_id"]].append(event)
+    kept: dict[str, list[Row]] = {}
+    for group in await database.fetch(_ITEMS):
+        kept.setdefault(group["job_id"], []).append(group)
     for job_id, job in jobs.items():
         told = [(event["from_state"], event["state"], event["attempt"]) for event in events[job_id]]
         what = f"{job}: {told}"
@@ -248,9 +261,27 @@ async def check_ledger(database: Database) -> dict[str, Row]:
         starts = [attempt for _, after, attempt in told if after == "running"]
         assert starts == list(range(job["attempt"] - len(starts) + 1, job["attempt"] + 1)), what
         assert job["alone"] == _is_alone(events[job_id]), f"{what}, {events[job_id]}"
+        check_items(job, [event["sequence"] for event in events[job_id]], kept.pop(job_id, []))
+    assert not kept, "items of jobs that are gone"
     waiting = sum(job["state"] == "queued" for job in jobs.values())
     assert sum(entry["task_name"] == "headrace.run" for entry in await queue(database)) == waiting
     return jobs
+
+
+def check_items(job: Row, events: Sequence[int], groups: Sequence[Row]) -> None:
+    """Check a job's items against its events: one attempt's, without a gap, each under its own number."""
+    what = f"{job}: {groups}"
+    numbers = list(events)
+    known = 0
+    for group in groups:
+        assert group["attempt"] == groups[0]["attempt"] <= job["attempt"], what
+        known += group["count"]
+        assert group["number"] == known, what
+        assert group["bytes"] == sum(map(len, group["items"])), what
+        numbers += range(group["sequence"] - group["count"] + 1, group["sequence"] + 1)
+    assert len(set(numbers)) == len(numbers), what
+    assert max(numbers) <= job["sequence"], what
+    assert job["result_place"] != "gone" or not groups, what
 
 
 def _is_alone(events: Sequence[Row]) -> bool:

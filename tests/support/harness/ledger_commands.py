@@ -75,6 +75,11 @@ async def reported(database: Database, made: Placed) -> str:
     return "noted" if (await row(database, made.job.job_id))["progress"] else NOTHING
 
 
+async def yielded(_: Database, made: Placed) -> str:
+    verdict = await made.runner.add_items(made.claimed, 0, b"1")
+    return "noted" if verdict == "written" else verdict
+
+
 def finished(kind: Kind) -> Callable[[Database, Placed], Awaitable[str]]:
     async def give(_: Database, made: Placed) -> str:
         return await made.runner.end(made.claimed, kind) or NOTHING
@@ -188,6 +193,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "renew, without it in the list": Command("renew_v1", renewed_without_it),
     "renew, by another runner": Command("renew_v1", renewed_by_another),
     "report progress": Command("progress_v1", reported),
+    "add items": Command("add_items_v1", yielded),
     "finish: `succeeded`": Command("finish_v1", finished("succeeded")),
     "finish: `failed`": Command("finish_v1", finished("failed")),
     "finish: `retry`": Command("finish_v1", finished("retry")),
@@ -210,7 +216,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "reap its runner, which has renewed since": Command("reap_session_v1", reaped_too_late),
     "sweep": Command("sweep_v1", swept),
     "watch": Command("watch", watched),
-    "prune results, past their time": Command("prune_results_v1", result_pruned),
-    "prune jobs, before their time": Command("prune_jobs_v1", pruned(1e6)),
-    "prune jobs, past their time": Command("prune_jobs_v1", pruned(3600)),
+    "prune results, past their time": Command("prune_results_v2", result_pruned),
+    "prune jobs, before their time": Command("prune_jobs_v2", pruned(1e6)),
+    "prune jobs, past their time": Command("prune_jobs_v2", pruned(3600)),
 }

@@ -17,9 +17,10 @@ from harness.ledger_model import KEY_TTL_S, LANES, RESULT_TTL_S, Model, chosen, 
 from headrace.database import Row
 from headrace.domain import FINAL
 from headrace.ids import uuid7
-from headrace.ledger import batches, cancelling, execution, reading, retention, settling
+from headrace.ledger import batches, cancelling, execution, items, reading, retention, settling
 from headrace.ledger.batches import NewBatch, Part
 from headrace.ledger.execution import Kind, Lane, Report
+from headrace.ledger.items import Group
 from headrace.ledger.submission import NewJob, submit
 
 KINDS: list[Kind] = ["succeeded", "succeeded", "failed", "retry", "lost", "displaced", "returned"]
@@ -59,6 +60,7 @@ COMMANDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "kinds": st.lists(st.sampled_from(KINDS), min_size=3, max_size=3),
     },
     "progress": {"places": places},
+    "add_items": {"places": places, "before": st.sampled_from([0, 0, 1, 2]), "count": st.integers(1, 3)},
     "renew": {"runner": either},
     "settle": {"reap": st.booleans(), "maintainer": either},
     "reap": {"runner": either, "is_stale": st.booleans(), "maintainer": either},
@@ -272,6 +274,21 @@ class Machine(Model):
         starts = chosen([start for start, _ in self.claims], places)
         reports = [Report(start.job_id, start.token, start.attempt, 0.5, "half") for start in starts]
         await execution.progress(self.database, reports)
+
+    async def do_add_items(self, *, alone: bool, places: list[int], before: int, count: int) -> None:
+        """Of starts that go on and of others, in one statement; from the first item on, or in the middle."""
+        known = await self.jobs()
+        starts = chosen([start for start, _ in self.claims[::-1]], places)
+        given = [b"%d" % number for number in range(before, before + count)]
+        verdicts = await items.add(
+            self.database,
+            [Group(start.job_id, start.token, start.attempt, before, given) for start in starts],
+        )
+        for start in starts if alone else []:
+            was = known.get(start.job_id, {"state": None, "token": None})
+            is_live = was["state"] == "running" and was["token"] == start.token
+            if before == 0 or not is_live:  # else it may leave a gap
+                assert verdicts[start.job_id] == ("written" if is_live else "lost")
 
     async def do_renew(self, *, alone: bool, runner: int) -> None:
         before = await self.jobs() if alone else {}

@@ -23,8 +23,8 @@ ACCURACY_S = 100.0
 """How much of the time that a test lets pass may be the test's own."""
 
 _EMPTY = (
-    "TRUNCATE job, job_event, batch, idempotency, lane, lane_owner, owner_load, audit, procrastinate_jobs"
-    " CASCADE"
+    "TRUNCATE job, job_event, job_items, batch, idempotency, lane, lane_owner, owner_load, audit,"
+    " procrastinate_jobs CASCADE"
 )
 _KEYS = "SELECT owner_id::text AS owner_id, function, key, job_id::text AS job_id FROM idempotency"
 _FLOWS = "SELECT lane, owner_id::text AS owner_id, weight, last_tag FROM lane_owner"

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from headrace import registry
 from headrace.database import Database
 from headrace.domain import Manifest, RunnerInfo, State
-from headrace.ledger import execution
+from headrace.ledger import execution, items
 from headrace.ledger.execution import Claimed, Kind, Lane, Outcome, Renewal, Report
+from headrace.ledger.items import Group
 
 T = TypeVar("T")
 
@@ -77,6 +78,11 @@ class LedgerRunner:
         """Say how far a job is."""
         report = Report(job.job_id, job.token, job.attempt, fraction, message)
         self._run(lambda database: execution.progress(database, [report]))
+
+    def add_items(self, job: Claimed, before: int, *given: bytes) -> None:
+        """Write what a job has yielded behind so many items."""
+        group = Group(job.job_id, job.token, job.attempt, before, given)
+        assert self._run(lambda database: items.add(database, [group])) == {job.job_id: "written"}
 
     def renew(self, *held: Claimed) -> Renewal:
         """Renew the leases of all that it holds."""

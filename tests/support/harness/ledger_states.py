@@ -71,7 +71,7 @@ async def placed(database: Database, state: State, **changes: Any) -> Placed:
 
 async def forget(database: Database) -> None:
     """Leave the ledger empty, but for owners and lanes."""
-    for statement in ("procrastinate_jobs", "job", "job_event", "idempotency"):
+    for statement in ("procrastinate_jobs", "job", "job_event", "job_items", "idempotency"):
         await database.execute(f"DELETE FROM {statement}")
 
 

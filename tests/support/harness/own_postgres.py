@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 
 from harness.postgres import wait_until
+from harness.prepared import put_data
 from headrace.embedded import EmbeddedPostgres
 from headrace.embedded.postmaster import Postmaster, is_used
-from headrace.migrations import migrate
 
 
 class OwnPostgres:
@@ -73,8 +73,8 @@ def own_postgres() -> Iterator[OwnPostgres]:
     folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp")).resolve()
     server = OwnPostgres(folder)
     try:
+        put_data(folder)
         server.start()
-        migrate(server.url)
         yield server
     finally:
         server.stop()

@@ -14,6 +14,7 @@ import pytest
 from harness.scripted_runner import SECRET, Script, ScriptedRunner, settle
 from headrace.admission import Span
 from headrace.domain import Budget, Cost, Limits, Manifest
+from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Asked, Caller
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import Problem
@@ -46,7 +47,13 @@ async def stays() -> Any:
     await asyncio.Event().wait()
 
 
-def asked(attempts: int = 1, hold: float = 10, total: float = 100, receive: Any = stays) -> Asked:
+def asked(
+    attempts: int = 1,
+    hold: float = 10,
+    total: float = 100,
+    receive: Any = stays,
+    stream: CallStream | None = None,
+) -> Asked:
     return Asked(
         f"job-{next(_ids)}",
         manifest(attempts),
@@ -56,6 +63,7 @@ def asked(attempts: int = 1, hold: float = 10, total: float = 100, receive: Any 
         "00-trace",
         Span(hold, total),
         receive,
+        stream,
     )
 
 

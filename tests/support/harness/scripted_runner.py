@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.domain import RunnerInfo
 from headrace.link.address import Address
-from headrace.link.frames import Call, Frame, Ping, Pong, Service, Stop
+from headrace.link.frames import Call, Credit, Frame, Ping, Pong, Service, Stop
 from headrace.link.handshake import RunnerHandshake
 from headrace.link.stream import FrameStream
 
@@ -105,7 +105,7 @@ class ScriptedRunner:
             case Call():
                 self.calls.append(frame)
                 self._answer(stream, self.script(frame))
-            case Stop() | Pong():
+            case Stop() | Pong() | Credit():
                 pass
             case _:
                 raise AssertionError(f"a gateway sent {frame}")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.prepared import put_data
 from headrace.client import CallRefused, Client, Unreachable
 from headrace.site.address import free_port
 
@@ -64,7 +65,10 @@ class Folder:
         )
 
     @contextlib.contextmanager
-    def up(self, *options: str, command: str = "up", **environment: str) -> Iterator[Up]:
+    def up(self, *options: str, command: str = "up", anew: bool = False, **environment: str) -> Iterator[Up]:
+        """A start with the data of an earlier one where the home is new, unless it is to make them itself."""
+        if not (anew or self.home.exists()):
+            put_data(self.home)
         with subprocess.Popen(
             [sys.executable, "-m", "headrace", command, *options],
             cwd=self.path,

@@ -69,6 +69,12 @@ Thread 0x00007f30883ff6c3 (most recent call first):
   File "/opt/gpu_runner/executor/pipeline.py", line 75 in perform_async
   File "/opt/gpu_runner/executor/main.py", line 301 in _perform_async
   File "{LIB}/asyncio/events.py", line 84 in _run"""
+JOINED = BODY.replace("pipeline.py", "batch.py")
+STREAM = BODY.replace(
+    '  File "/opt/gpu_runner/executor/pipeline.py"',
+    '  File "/opt/gpu_runner/executor/streaming.py", line 53 in drain\n'
+    '  File "/opt/gpu_runner/executor/pipeline.py"',
+)
 OF_A_BODY = f"""\
 Thread 0x00007f30883ff6c4 (most recent call first):
   File "/srv/shop.py", line 50 in background
@@ -86,6 +92,8 @@ def hidden(count: int) -> str:
     ("threads", "shown"),
     [
         ([BODY], [HEAD + REST]),
+        ([JOINED], [HEAD + REST]),
+        ([STREAM], [HEAD + REST]),
         ([READER, IDLE_LOOP, IDLE_POOL, BODY], [HEAD + REST, hidden(3)]),
         ([COROUTINE, READER], [HEAD + SPIN, hidden(1)]),
         ([OF_A_BODY, BODY], [OF_A_BODY, HEAD + REST]),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import threading
@@ -45,6 +46,20 @@ def test_following_tells_the_way_and_prints_the_result(site: ScriptedSite) -> No
         "running, attempt 2",
         "40% reading",
     ]
+
+
+def test_items_are_for_programs_whatever_they_are(site: ScriptedSite) -> None:
+    told = [event("item", number, data) for number, data in enumerate(["a", {"id": 1}, [1], None], 3)]
+    site.on(f"GET {PATH}", document(RUNNING), document(DONE))
+    site.on(f"GET {PATH}/events", stream(*told, event("result", 7, {"result": "ä"})))
+    site.on(f"GET {PATH}/result", document("ä"))
+    done = run(site, "jobs", "follow", JOB, "--json")
+    items = [json.loads(line) for line in done.stdout.splitlines()[:-1]]
+
+    assert [(item["event"], item["id"]) for item in items] == [("item", number) for number in range(3, 7)]
+    assert [item["item"] for item in items] == ["a", {"id": 1}, [1], None]
+    site.on(f"GET {PATH}", document(RUNNING), document(DONE))
+    assert run(site, "jobs", "follow", JOB).stderr == ""
 
 
 def test_a_job_that_is_done_needs_no_following(site: ScriptedSite) -> None:

@@ -242,7 +242,8 @@ def test_a_job_that_cannot_be_cancelled_keeps_no_other(site: ScriptedSite) -> No
 def test_events_are_a_table_of_what_was_recorded(site: ScriptedSite) -> None:
     over = threading.Event()
     site.on(f"GET {PATH}", document(RUNNING))
-    site.on(f"GET {PATH}/events", stream(*states(("queued", 0), ("running", 1)), over))
+    item = event("item", 2, "of an earlier start")
+    site.on(f"GET {PATH}/events", stream(item, *states(("queued", 0), ("running", 1)), over))
     done = run(site, "jobs", "events", JOB)
     over.set()
 

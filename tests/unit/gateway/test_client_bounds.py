@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import pytest
 from harness.http_server import run, server
 
 from headrace.gateway.exchange import Exchange
-from headrace.gateway.http import Connection
+from headrace.gateway.http import PACED_UNTIL, Connection
 from headrace.gateway.problems import Problem
 
 POST = b"POST /fn/echo HTTP/1.1\r\nHost: x\r\n"
@@ -284,5 +285,31 @@ def test_an_answer_that_nobody_takes_ends_the_connection() -> None:
             # Who takes it gets it whole.
             request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
             assert len(await everything(address, request)) > 2**26
+
+    run(scenario)
+
+
+def test_an_answer_at_the_clients_pace_has_its_time() -> None:
+    ends = asyncio.Event()
+    told: dict[str, float] = {}
+
+    class Watched(Impatient):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            told["lost"] = time.monotonic()
+            ends.set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        told["until"] = scope[PACED_UNTIL] = time.monotonic() + 4 * Impatient.answer_s
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 2**26, "more_body": True})
+        await send({"type": "http.response.body", "body": b"y", "more_body": True})
+
+    async def scenario() -> None:
+        async with server(app, Watched) as address:
+            with socket.create_connection(address) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                await ends.wait()
+            assert told["lost"] >= told["until"]
 
     run(scenario)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.gateway.job_events import frame, last_event_id
+from headrace.gateway.job_events import last_event_id
 from headrace.gateway.problems import Problem
+from headrace.gateway.sse import frame
 
 
 @pytest.mark.parametrize(

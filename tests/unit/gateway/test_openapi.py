@@ -8,6 +8,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 import schemathesis
+import schemathesis.specs.openapi.schemas  # at the start: inside a test the import of so much can fail
 
 from headrace.domain import Budget, Cost, Limits, Manifest
 from headrace.gateway.openapi import build_document
@@ -102,8 +103,16 @@ def test_a_function_is_one_path() -> None:
     assert built["components"]["schemas"]["score.input"]["required"] == ["a"]
     answer = call["responses"]["200"]["content"]["application/json"]
     assert answer["schema"] == {"$ref": "#/components/schemas/score.output"}
+    assert "x-item-schema" not in call["responses"]["200"]["content"]["text/event-stream"]
     assert call["x-headrace"]["budget"]["hard"] == 9
     assert call["x-headrace"]["limits"] == {"input": 2048, "output": 16 * 2**20}
+
+
+def test_a_function_that_streams_has_a_schema_of_its_items() -> None:
+    built = document(manifest("tell", item_schema=PAIR))
+    answer = built["paths"]["/fn/tell"]["post"]["responses"]["200"]["content"]["text/event-stream"]
+    assert answer["x-item-schema"] == {"$ref": "#/components/schemas/tell.item"}
+    assert {"tell.item", "tell.item.Text"} <= built["components"]["schemas"].keys()
 
 
 def test_every_status_of_a_call_names_its_codes() -> None:

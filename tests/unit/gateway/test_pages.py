@@ -133,6 +133,15 @@ def test_the_reference_shows_each_function(site: TestClient[Litestar]) -> None:
         assert f"/problems/{code}" in text
 
 
+def test_the_items_of_a_stream_are_shown(manifests: dict[str, Manifest]) -> None:
+    item = {"type": "object", "properties": {"piece": {"type": "string", "description": "A piece of it."}}}
+    manifests["tell"] = manifest("tell", item_schema=item)
+    with client(manifests) as site:
+        page = site.get("/docs").text
+    assert page.count("Items of its stream") == 1
+    assert "A piece of it." in page
+
+
 def test_times_that_cannot_be_reached_are_not_shown(manifests: dict[str, Manifest]) -> None:
     manifests["cut_off"] = manifest("cut_off", budget=Budget(sync=10, hard=60))
     manifests["capped"] = manifest("capped", budget=Budget(sync=400, hard=7))

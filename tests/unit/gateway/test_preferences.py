@@ -230,14 +230,47 @@ def test_otherwise_a_request_gets_a_new_id(value: bytes | None) -> None:
 )
 def test_acceptable(value: bytes | None) -> None:
     preferences.check_accept(value)
+    assert not preferences.wants_events(value)
 
 
 @pytest.mark.parametrize(
     "value",
     [
         b"text/event-stream",
+        b"Text/Event-Stream; charset=utf-8",
+        b"text/event-stream, */*",
+        b"text/event-stream, application/*",
         b"text/event-stream;q=0.9, text/html",
+        b"text/event-stream;q=0.5, application/json;q=0.4",
+        b"application/json;q=0, text/event-stream;q=0.1, */*",
+        b"text/event-stream;q=0.001",
+    ],
+)
+def test_a_client_that_wants_events(value: bytes) -> None:
+    assert preferences.wants_events(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"text/event-stream;q=0.9, application/json",
+        b"application/json;q=0.5, text/event-stream;q=0.5",
+        b"text/event-stream;q=0, */*",
+        b"text/event-stream;q=0.5, application/*",
+        b"text/*, application/json;q=0.1",
+    ],
+)
+def test_a_client_that_could_take_events_and_likes_json_as_well(value: bytes) -> None:
+    assert not preferences.wants_events(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"text/event-stream;q=0",
+        b"text/event-stream;q=1.5",
         b"text/html",
+        b"text/*",
         b"application/xml",
         b"application/json;q=0",
         b"application/json;q=0.000, */*",
@@ -249,10 +282,10 @@ def test_acceptable(value: bytes | None) -> None:
     ],
 )
 def test_not_acceptable(value: bytes) -> None:
-    with pytest.raises(Problem) as caught:
-        preferences.check_accept(value)
-    assert caught.value.code == "not-acceptable"
-    assert ("stream" in caught.value.detail) == (b"event-stream" in value)
+    for check in (preferences.check_accept, preferences.wants_events):
+        with pytest.raises(Problem) as caught:
+            check(value)
+        assert caught.value.code == "not-acceptable"
 
 
 @pytest.mark.parametrize(
@@ -325,6 +358,7 @@ def test_no_header_raises_anything_but_a_problem(value: bytes) -> None:
         preferences.priority,
         preferences.request_id,
         preferences.check_accept,
+        preferences.wants_events,
         preferences.check_content_type,
         preferences.check_content_encoding,
     ):
@@ -338,7 +372,7 @@ def test_a_long_hostile_header_is_read_in_linear_time() -> None:
         for read in (
             preferences.prefer,
             preferences.idempotency_key,
-            preferences.check_accept,
+            preferences.wants_events,
             preferences.check_content_type,
         ):
             with contextlib.suppress(Problem):

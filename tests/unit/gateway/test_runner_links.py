@@ -14,7 +14,7 @@ from harness.scripted_runner import SECRET, ScriptedRunner, settle
 from headrace.domain import RunnerInfo
 from headrace.gateway import runners
 from headrace.gateway.runners import RunnerLink, RunnerLinks
-from headrace.link.frames import Call, Lost, Pong, Progress, Result
+from headrace.link.frames import Call, Handed, Item, Lost, Pong, Progress, Result
 from headrace.link.stream import FrameStream
 
 
@@ -163,9 +163,21 @@ def test_a_frame_that_no_runner_sends_ends_the_link(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with site(tmp_path) as (links, runner, serving):
             pending = serving.link.call(call())
-            runner.say(Progress("job", 0.5))
+            runner.say(Handed("job"))
             assert isinstance(await answered(pending), Lost)
             await linked(links)  # and dials again
+
+    run(scenario)
+
+
+def test_what_nobody_follows_is_dropped(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path) as (_, runner, serving):
+            pending = serving.link.call(call())
+            for frame in (Progress("job", 0.5), Item("job", 0, b"1"), Item("another", 0, b"1")):
+                runner.say(frame)
+            runner.say(Result("job", b"2", 1, 0.0, 0.0))
+            assert isinstance(await answered(pending), Result)
 
     run(scenario)
 

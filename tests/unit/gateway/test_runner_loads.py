@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from harness.scripted_links import ECHO, answered, call, run, site
 from harness.scripted_runner import SECRET
 
+from headrace.capacity import Capacity
 from headrace.gateway import runners
+from headrace.gateway.functions import state_of
 from headrace.gateway.runners import Serving
 from headrace.link.frames import Call, Error, Lost, Ping, Pong, Refused, Result, Service, Started, Stop
 
@@ -75,6 +78,34 @@ def test_a_pong_says_how_long_executions_take(tmp_path: Path) -> None:
                 runner.say(state)
                 while serving.load != state.loads.get("echo", 0) or serving.mean_s != mean_s:
                     await asyncio.sleep(0)
+
+    run(scenario)
+
+
+def test_a_result_says_how_long_executions_take_by_now(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path) as (_, runner, serving):
+            for mean_s, cost_s, known in ((0.25, 0.01, (0.25, 0.01)), (0.0, 0.0, (0.25, 0.01))):
+                pending = serving.link.call(call())
+                runner.say(Result("job", b"", 1, 0.0, 0.0, 0, mean_s, cost_s))
+                await answered(pending)
+                assert (serving.mean_s, serving.cost_s) == known
+
+    run(scenario)
+
+
+def test_a_function_tells_what_its_runners_can_do_and_how_long_a_call_should_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path) as (links, runner, serving):
+            manifest: Any = SimpleNamespace(name="echo", interface=serving.interface)
+            assert state_of(manifest, links).predicted_wait_s is None
+            capacity = Capacity(slots=2, free=0, busy=2, waiting=3, load_s=1.5)
+            runner.say(Pong({"echo": 5}, means={"echo": 0.5}, capacity={"echo": capacity}))
+            while serving.capacity is None:
+                await asyncio.sleep(0)
+            state = state_of(manifest, links)
+            assert (state.slots, state.load) == (2, 5)
+            assert state.predicted_wait_s == pytest.approx(4 / 2 * 0.5 + 1.5)
 
     run(scenario)
 

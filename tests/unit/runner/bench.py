@@ -10,7 +10,7 @@ from typing import Any
 from rig import Gateway
 
 from gpu_runner.ahead import Ahead
-from gpu_runner.frames import Done, Ready, Run, Stop
+from gpu_runner.frames import Done, Loaded, Ready, Run, Stop
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.supervisor import Supervisor
 from headrace.sdk.discovery import discover
@@ -32,8 +32,16 @@ class Scripted:
         self.closed_for: Any = None
         self.was_frozen = False
         self.degraded: dict[str, str] = {}
+        self.lacking: set[str] = set()
+        self.is_moving = False
+        self.was_loading = False
+        self.pid: int | None = None
         self.interrupted: list[str] = []
         self.sent: list[Run | Stop] = []
+
+    @property
+    def is_limited(self) -> bool:
+        return bool(self.degraded or self.lacking or self.is_moving)
 
     def send(self, frame: Any) -> None:
         self.sent.append(frame)
@@ -41,12 +49,19 @@ class Scripted:
     def interrupt(self, call: Any) -> None:
         self.interrupted.append(call.job_id)
 
+    def kill_loading(self) -> None:
+        self.was_loading = True
+        self.kill()
+
     def kill(self, culprit: Any = None) -> None:
         self.killed_for = self.killed_for or culprit
         self.is_ready = False
 
     def become_ready(self, **degraded: str) -> None:
         self.killed_for = None
+        self.was_loading = False
+        for model in self.supervisor.models.preload(self):  # type: ignore[arg-type]
+            self.say(Loaded(model, 0, 0.0))
         self.is_ready = True
         self.supervisor.executor_ready(self, Ready("cpu", 0.7, degraded))  # type: ignore[arg-type]
 

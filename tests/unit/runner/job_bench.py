@@ -10,15 +10,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bench import Bench
+from bench import MODULES, Bench
 
 from gpu_runner.jobs.feed import JobFeed
 from gpu_runner.jobs.finishing import Finishing
 from gpu_runner.jobs.held import HeldJobs
 from gpu_runner.jobs.leases import ClaimIds, Leases
 from gpu_runner.jobs.reporting import Reporting
+from gpu_runner.jobs.streaming import Streaming
 from headrace.domain import State
 from headrace.ledger.execution import Claimed, Held, Lane, Outcome, Renewal, Report
+from headrace.ledger.items import Group, Verdict
 
 _ids = itertools.count()
 STATES: dict[str, State] = {"succeeded": "succeeded", "failed": "failed"}
@@ -53,6 +55,8 @@ class ScriptedLedger:
         self.renewals: list[tuple[list[Held], list[str]]] = []
         self.batches: list[list[Outcome]] = []
         self.reports: list[list[Report]] = []
+        self.groups: list[list[Group]] = []
+        self.verdicts: dict[str, Verdict] = {}
         self.due: float | None = None
         self.lost: list[str] = []
         self.cancelled: list[str] = []
@@ -61,7 +65,7 @@ class ScriptedLedger:
         self.trouble: dict[str, Callable[[Any], Exception | None]] = {}
         self.open = defaultdict(asyncio.Event)  # by command: closed gates hold it up
         self.asked = asyncio.Condition()
-        for command in ("claim", "renew", "finish", "progress", "next_due"):
+        for command in ("claim", "renew", "finish", "progress", "add_items", "next_due"):
             self.open[command].set()
 
     async def _pass(self, command: str, what: Any = None) -> None:
@@ -122,14 +126,19 @@ class ScriptedLedger:
         await self._pass("progress", reports)
         self.reports.append(list(reports))
 
+    async def add_items(self, groups: Sequence[Group]) -> dict[str, Verdict]:
+        await self._pass("add_items", groups)
+        self.groups.append(list(groups))
+        return {group.job_id: self.verdicts.get(group.job_id, "written") for group in groups}
+
     @property
     def outcomes(self) -> dict[str, Outcome]:
         return {outcome.job_id: outcome for batch in self.batches for outcome in batch}
 
 
 class JobBench(Bench):
-    def __init__(self, executors: int, lease_s: float) -> None:
-        super().__init__(executors, brief_wait=10)
+    def __init__(self, executors: int, lease_s: float, modules: Sequence[str]) -> None:
+        super().__init__(executors, brief_wait=10, modules=modules)
         self.ledger = ScriptedLedger(lease_s)
         interfaces = {
             name: function.manifest.interface for name, function in self.supervisor._functions.items()
@@ -137,7 +146,16 @@ class JobBench(Bench):
         self.finishing = Finishing(self.ledger, lambda: self.feed.look_for_due())  # noqa: PLW0108 - made later
         self.reporting = Reporting(self.ledger)
         metrics = self.supervisor._metrics
-        self.held = HeldJobs(self.supervisor, interfaces, metrics, self.finishing.add, self.reporting.add)
+        self.streaming = Streaming(self.ledger, self.supervisor, self.finishing.add)
+        self.held = HeldJobs(
+            self.supervisor,
+            interfaces,
+            metrics,
+            self.streaming.end,
+            self.reporting.add,
+            self.streaming.add,
+            [name for name, function in self.supervisor._functions.items() if function.is_streaming],
+        )
         self.claim_ids = ClaimIds()
         self.leases = Leases(self.ledger, self.held, self.claim_ids)
         self.feed = JobFeed(
@@ -152,6 +170,7 @@ class JobBench(Bench):
             "guard": self.leases.guard,
             "finish": lambda: self.finishing.run(self.held),
             "report": self.reporting.run,
+            "stream": self.streaming.run,
         }
         self.tasks += [asyncio.create_task(all_works[name]()) for name in works]
 
@@ -181,9 +200,13 @@ class JobBench(Bench):
 
 @asynccontextmanager
 async def job_bench(
-    *works: str, executors: int = 1, lease_s: float = 30.0, ready: bool = True
+    *works: str,
+    executors: int = 1,
+    lease_s: float = 30.0,
+    ready: bool = True,
+    modules: Sequence[str] = MODULES,
 ) -> AsyncIterator[JobBench]:
-    bench = JobBench(executors, lease_s)
+    bench = JobBench(executors, lease_s, modules)
     if ready:
         for executor in bench.executors:
             executor.become_ready()

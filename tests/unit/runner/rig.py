@@ -41,7 +41,7 @@ class Gateway:
             self.order.append(frame)
             self.answers[frame.job_id].set_result(frame)  # a second answer would raise
 
-    def report(self, frame: object) -> None:
+    def tell(self, frame: object) -> None:
         """Progress has no reader on the direct path."""
 
     def send(
@@ -89,15 +89,27 @@ class Rig:
         warden: Warden | None = None,
         device: str = "cpu",
         device_cap: int = 0,
+        memory: int = 0,
+        load_timeout: float = 60.0,
     ) -> None:
         functions = discover(modules)
         self.metrics = RunnerMetrics(functions)
         self.services_changed = 0
-        self.supervisor = Supervisor(functions, self.metrics, brief_wait, self._services_changed, device_cap)
+        self.supervisor = Supervisor(
+            functions,
+            self.metrics,
+            brief_wait,
+            self._services_changed,
+            device_cap,
+            memory,
+            load_timeout,
+        )
         self.metrics.watch(self.supervisor)
         self.gateway = Gateway(self.supervisor)
         context = start_fork_server(())
-        config = ExecutorConfig(functions=modules, device=device, threads=1, path=(*sys.path, HERE))
+        config = ExecutorConfig(
+            functions=modules, device=device, threads=1, path=(*sys.path, HERE), memory=memory
+        )
         self.supervisor.executors += [
             ExecutorProcess(
                 index,
@@ -111,6 +123,8 @@ class Rig:
             )
             for index in range(executors)
         ]
+        for executor in self.supervisor.executors:
+            executor.preload = self.supervisor.models.preload
         self.executor = self.supervisor.executors[0]
 
     def _services_changed(self) -> None:

@@ -48,8 +48,8 @@ def test_calls_run_in_another_process() -> None:
         answer = await rig.gateway.call("echo", text="hello")
         assert isinstance(answer, Result)
         assert (answer.output, answer.attempt, answer.load) == (b'"hello"', 1, 0)
-        assert answer.queue_ms < 1000
-        assert 0 <= answer.exec_ms < 1000
+        assert answer.queue_ms < 5000
+        assert 0 <= answer.exec_ms < 5000
         assert await rig.gateway.value("whoami") == rig.pid() != os.getpid()
         assert rig.supervisor.device == "cpu"
         assert rig.count("headrace_runner_executors_ready") == 1
@@ -183,11 +183,13 @@ def test_a_body_past_its_hard_limit_is_killed_and_the_next_call_works() -> None:
 
 def test_kills_in_a_row_do_not_slow_the_restart() -> None:
     async def scenario(rig: Rig) -> None:
-        for _ in range(4):
+        waits: list[float] = []
+        for _ in range(5):
             assert (await rig.gateway.call("hang")).category == "hard-limit-exceeded"
-        began = time.monotonic()
-        assert await rig.gateway.value("echo", text="up") == "up"
-        assert time.monotonic() - began < 1.0
+            began = time.monotonic()
+            assert await rig.gateway.value("echo", text="up") == "up"
+            waits.append(time.monotonic() - began)
+        assert min(waits[2:]) < 0.75  # a pause would be 0.8 s by then
 
     run(scenario)
 

@@ -41,11 +41,11 @@ def test_synchronous_functions_of_a_higher_concurrency_overlap_up_to_it() -> Non
 
 def test_asynchronous_bodies_wait_together() -> None:
     async def scenario(rig: Rig) -> None:
-        jobs = [rig.gateway.send("together", seconds=0.3) for _ in range(8)]
+        jobs = [rig.gateway.send("together", seconds=0.5) for _ in range(8)]
         began = time.monotonic()
         for job in jobs:
             assert isinstance(await rig.gateway.answer_to(job), Result)
-        assert time.monotonic() - began < 1.2  # one by one it would be 2.4
+        assert time.monotonic() - began < 3  # one by one it would be 4
 
     run(scenario)
 
@@ -127,9 +127,9 @@ def test_two_executors_share_the_work_and_one_outlives_the_other() -> None:
         services = {service.function: service.slots for service in rig.supervisor.services()}
         assert (services["one"], services["many"], services["together"]) == (2, 6, 16)
         began = time.monotonic()
-        jobs = [rig.gateway.send("one", seconds=0.3) for _ in range(2)]
+        jobs = [rig.gateway.send("one", seconds=1) for _ in range(2)]
         assert set(await outputs(rig, jobs)) == {1}  # each alone in its process
-        assert time.monotonic() - began < 0.6
+        assert time.monotonic() - began < 1.9
         long = [rig.gateway.send("one", seconds=0.3) for _ in range(2)]
         rig.executor.kill()
         answers = [await rig.gateway.answer_to(job) for job in long]

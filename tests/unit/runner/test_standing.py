@@ -14,7 +14,9 @@ import site_functions
 from gpu_runner.calls import LocalCall
 from gpu_runner.jobs.held import HeldJob
 from gpu_runner.jobs.outcomes import EndedBy
+from gpu_runner.lots import Joined, Lot
 from gpu_runner.operators.standing import standing_of
+from headrace.domain import Batch, Budget
 from headrace.ledger.execution import Claimed
 from headrace.link.frames import Answer, Call, Started
 from headrace.runner_requests import Standing
@@ -25,6 +27,7 @@ FUNCTIONS: dict[str, Function[Any, Any]] = {
     one.name: one for one in (site_functions.nap, site_functions.wait_together)
 }
 NAP = site_functions.nap.manifest
+BATCHED = msgspec.structs.replace(NAP, batch=Batch(max_cost=2), budget=Budget(soft=50, hard=60))
 
 
 CLAIMED: dict[str, Any] = {
@@ -47,7 +50,7 @@ class Gateway:
     def answer(self, frame: Answer | Started) -> None:
         pass
 
-    def report(self, frame: object) -> None:
+    def tell(self, frame: object) -> None:
         pass
 
 
@@ -140,6 +143,24 @@ def test_a_running_call_is_told_of_with_its_process_and_its_limits() -> None:
 
 def test_where_a_body_runs_is_told() -> None:
     assert told(Supervisor(running("wait_together"))).body == "async"
+
+
+def test_a_joined_call_is_told_of_with_the_limits_of_all_that_run_with_it() -> None:
+    joined = [
+        Joined(Call(job_id, "nap", "1234", b"{}", "ada", 1, 60_000, wait_ms=0), Gateway(), BATCHED)
+        for job_id in (JOB, "other")
+    ]
+    lot = Lot(joined[0])
+    lot.add(joined[1])
+    assert told(Supervisor(*joined)).phase == "waiting"
+    lot.start(Executor(), 5.0)
+    joined[0].stop(5.0)
+    standing = told(Supervisor(*joined))
+    assert (standing.phase, standing.beside, standing.pid) == ("running", 1, os.getpid())
+    assert standing.kill_s > 5  # for the other one it goes on
+    assert "goes on while any of those it is joined with is wanted: another call" in standing.why
+    lot.stop(5.0)
+    assert told(Supervisor(*joined)).kill_s < 5
 
 
 def test_a_call_that_ends_while_it_is_looked_at_is_told_so() -> None:

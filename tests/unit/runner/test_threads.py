@@ -11,13 +11,13 @@ import pytest
 from child import child
 
 from gpu_runner.children import executors
-from gpu_runner.executor.device import THREAD_VARIABLES, limit_threads
+from gpu_runner.executor.device import THREAD_VARIABLES, limit_threads, set_thread_variables
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is set, and nothing stays set."""
-    for name in THREAD_VARIABLES:
+    for name in (*THREAD_VARIABLES, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -50,7 +50,18 @@ def test_the_fork_server_imports_within_the_limit(monkeypatch: pytest.MonkeyPatc
     assert limits() == {}
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     executors.start_fork_server((), 3)
-    assert limits() == {"OMP_NUM_THREADS": "5", "OPENBLAS_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+    assert limits() == {"OMP_NUM_THREADS": "5", "OPENBLAS_NUM_THREADS": "5", "MKL_NUM_THREADS": "5"}
+
+
+def test_threads_that_wait_spin_for_a_short_time_unless_the_operator_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    set_thread_variables(2)
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    set_thread_variables(2)
+    assert os.environ["GOMP_SPINCOUNT"] == "10000"
 
 
 def test_torch_imported_by_a_loader_is_limited_while_it_loads_and_afterwards() -> None:

@@ -9,6 +9,7 @@ import itertools
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from bench import MODULES, Bench, Scripted, run
 
@@ -33,13 +34,14 @@ class Job:
         self.job_id = job_id
         self.function = function
         self.attempt = attempt
+        self.ended_by = ""
         self.answers: list[Answer] = []
 
     def answer(self, frame: Answer | Started) -> None:
         if not isinstance(frame, Started):
             self.answers.append(frame)
 
-    def report(self, frame: Reported) -> None: ...
+    def tell(self, frame: Reported) -> None: ...
 
 
 class Chance:
@@ -74,7 +76,11 @@ class Chance:
 
     def call(self, _: Scripted) -> None:
         alone = self.random.random() < 0.1
-        self.calls.append(self.bench.gateway.send(self.random.choice(self.names), alone=alone))
+        name = self.random.choice(self.names)
+        self.calls.append(self.bench.gateway.send(name, alone=alone, **self.input()))
+
+    def input(self) -> dict[str, Any]:
+        return {}
 
     def hear(self, _: Scripted) -> None:
         self.placing.hear([self.bench.supervisor.slots_of(self.random.choice(self.names))])
@@ -113,7 +119,8 @@ class Chance:
         self.jobs.append(job)
         interface = self.bench.supervisor._functions[function].manifest.interface
         alone = self.random.random() < 0.1
-        frame = Call(job.job_id, function, interface, b"{}", "o", job.attempt, 100_000, 0, alone=alone)
+        data = msgspec.json.encode(self.input())
+        frame = Call(job.job_id, function, interface, data, "o", job.attempt, 100_000, 0, alone=alone)
         self.bench.supervisor.take_job(frame, job)
 
     def let_go(self, _: Scripted) -> None:
@@ -196,10 +203,14 @@ class Chance:
             assert self.placing.wanted.is_set()
             self.ask()
             self.answer({group: int(group is slots) for group in self.asked})
-            (job,) = self.jobs[before:]
-            assert any(job.job_id in executor.runs for executor in self.bench.executors)
+            new = self.jobs[before:]
+            executors = self.bench.executors
+            assert any(self.has_started(executor, job.job_id) for job in new for executor in executors)
             await self.settle()
             assert self.bench.told(call) is not None
+
+    def has_started(self, executor: Scripted, job_id: str) -> bool:
+        return job_id in executor.runs
 
     def check(self) -> None:
         for group in self.bench.supervisor.groups():

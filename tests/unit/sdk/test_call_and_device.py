@@ -44,6 +44,33 @@ def test_check_raises_once_stopped():
         call.check()
 
 
+def test_joined_calls_go_on_until_nobody_wants_any():
+    whole = call_with()
+    end = time.monotonic() + LATER
+    left, right = (
+        Call(job_id=name, attempt=1, soft_at=end, deadline_at=end, joined_to=whole) for name in "ab"
+    )
+    left.stop()
+    left.check()
+    assert (left.is_stopped, right.is_stopped, whole.is_stopped) == (True, False, False)
+    whole.stop()
+    for call in (left, right):
+        assert call.is_stopped
+        with pytest.raises(CallStopped, match="cancelled"):
+            call.check()
+
+
+def test_the_soft_limit_of_joined_calls_is_that_of_all():
+    late = time.monotonic() - 1
+    call = Call(job_id="a", attempt=1, soft_at=late, deadline_at=late, joined_to=call_with())
+    call.check()
+    assert call.remaining() == 0
+    end = time.monotonic() + LATER
+    call = Call(job_id="a", attempt=1, soft_at=end, deadline_at=end, joined_to=call_with(soft=-1))
+    with pytest.raises(CallStopped, match="soft limit"):
+        call.check()
+
+
 def test_progress_is_reported_and_bounded():
     seen: list[tuple[float, str]] = []
     call = call_with(report=lambda fraction, message: seen.append((fraction, message)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import decimal
 import inspect
 import re
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -286,27 +285,13 @@ def test_an_example_must_pass_the_types_own_validation_too():
 
 
 def test_what_is_not_there_yet_is_refused_and_never_half_done():
-    def batched(inputs: list[int], *, calls: list[Call]) -> list[int]: ...
     def plain(input: int) -> int: ...
-
-    def yields(input: int) -> Iterator[int]:
-        yield input
-
-    async def yields_async(input: int) -> AsyncIterator[int]:
-        yield input
-
-    def returns_iterator(input: int) -> Iterator[int]: ...
     def takes_file(input: File) -> int: ...
     def gives_file(input: int) -> File: ...
     def takes_files(input: list[File]) -> int: ...
 
     for options, fn, feature in (
-        ({"batch": Batch(max_cost=8)}, batched, "batch="),
-        ({"collect": sum}, yields, "collect="),
         ({"openai": "chat"}, plain, "openai="),
-        ({}, yields, "a body that yields"),
-        ({}, yields_async, "a body that yields"),
-        ({}, returns_iterator, "an iterator as the return type"),
         ({}, takes_file, "File"),
         ({}, gives_file, "File"),
         ({}, takes_files, "File"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import time
+from typing import Any
 
 import pytest
 from harness import tiny_encoder
@@ -25,13 +27,24 @@ def encoder(tmp_path_factory, device):
         return minilm.load(Device.parse(device))
 
 
-def call_with(seconds: float = 60) -> Call:
-    now = time.monotonic()
-    return Call(job_id="j", attempt=1, soft_at=now + seconds, deadline_at=now + 60)
+@pytest.fixture(scope="module")
+def fp32_encoder(encoder):
+    return copy.deepcopy(encoder).float()
+
+
+def call_with(**options: Any) -> Call:
+    end = time.monotonic() + 60
+    return Call(job_id="j", attempt=1, soft_at=end, deadline_at=end, **options)
+
+
+def joined(encoder, *inputs: list[str]) -> list[EmbedOutput]:
+    calls = [call_with() for _ in inputs]
+    return embed.fn([EmbedInput(texts=texts) for texts in inputs], calls=calls, encoder=encoder)
 
 
 def embedded(encoder, *texts: str) -> EmbedOutput:
-    return embed.fn(EmbedInput(texts=list(texts)), call=call_with(), encoder=encoder)
+    (output,) = joined(encoder, list(texts))
+    return output
 
 
 def length(vector: list[float]) -> float:
@@ -45,7 +58,8 @@ def similarity(left: list[float], right: list[float]) -> float:
 def test_its_manifest_says_what_it_takes():
     assert heavy_imports([embed]) == ["sentence_transformers", "torch", "transformers"]
     assert embed.name == "embed"
-    assert embed.manifest.cost.of({"texts": ["ab", "cde"]}) == 5
+    assert embed.manifest.cost.of({"texts": ["ab", "cde"]}) == 2 + 3 + 2 * 17
+    assert embed.is_batched
     assert embed.manifest.budget.sync == 10
     assert embed.manifest.budget.hard == 60
     (example,) = embed.manifest.examples
@@ -121,21 +135,47 @@ def test_passes_group_neighbours_and_stay_within_the_limit():
     assert sorted(index for group in passes for index in group) == list(range(len(tokens)))
 
 
-def test_a_stopped_call_ends_between_passes(encoder, monkeypatch):
-    call = call_with()
-    passes = 0
+def test_joined_calls_get_what_each_gets_alone(fp32_encoder):
+    inputs = [["b" * 40, "a", "x y"], ["c" * 20], ["a" * (3 * tiny_encoder.MAX_TOKENS)], ["d", "e" * 30] * 40]
+    together = joined(fp32_encoder, *inputs)
+    for texts, output in zip(inputs, together, strict=True):
+        alone = embedded(fp32_encoder, *texts)
+        assert output.usage == alone.usage
+        for ours, theirs in zip(output.vectors, alone.vectors, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-6)
 
-    def one_pass(*arguments):
-        nonlocal passes
-        passes += 1
-        call.stop()
-        return _embed(*arguments)
+
+def stopping(monkeypatch, encoder, *calls: Call) -> list[int]:
+    """Have these calls stopped after the first pass; returns the list of how many texts each pass has."""
+    passes: list[int] = []
+
+    def one_pass(encoder, tokens):
+        passes.append(len(tokens))
+        for call in calls:
+            call.stop()
+        return _embed(encoder, tokens)
 
     monkeypatch.setattr("functions.embed._embed", one_pass)
     monkeypatch.setitem(_TOKENS_PER_PASS, encoder.device.type, 2048)
+    return passes
+
+
+def test_a_stopped_call_ends_between_passes(encoder, monkeypatch):
+    call = call_with()
+    passes = stopping(monkeypatch, encoder, call)
     with pytest.raises(CallStopped):
-        embed.fn(EmbedInput(texts=["a" * 60] * 200), call=call, encoder=encoder)
-    assert passes == 1
+        embed.fn([EmbedInput(texts=["a" * 60] * 200)], calls=[call], encoder=encoder)
+    assert len(passes) == 1
+
+
+def test_texts_of_a_stopped_call_are_left_out_and_others_are_not(encoder, monkeypatch):
+    whole = call_with()
+    calls = [call_with(joined_to=whole) for _ in range(2)]
+    passes = stopping(monkeypatch, encoder, calls[0])
+    inputs = [EmbedInput(texts=["a" * 60] * 100), EmbedInput(texts=["b" * 60] * 20)]
+    outputs = embed.fn(inputs, calls=calls, encoder=encoder)
+    assert sum(passes) < 120
+    assert [length(vector) for vector in outputs[1].vectors] == pytest.approx([1] * 20, abs=1e-6)
 
 
 def test_a_missing_model_folder_is_said(monkeypatch, tmp_path):

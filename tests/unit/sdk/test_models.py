@@ -51,11 +51,11 @@ def test_bad_options_are_refused(options, field):
         model(**options)(loads)
 
 
-def test_what_this_version_cannot_do_is_refused():
+def test_a_model_may_be_kept_for_a_time():
     def loads(device: Device) -> int: ...
 
-    with pytest.raises(DeclarationError, match=r"keep_alive other than FOREVER is not yet supported"):
-        model(keep_alive=300)(loads)
+    assert model(keep_alive=300)(loads).keep_alive == 300.0
+    assert model(keep_alive=0)(loads).keep_alive == 0.0
 
 
 def test_bad_loaders_are_refused():

@@ -1,0 +1,92 @@
+"""How much memory there is, how much is taken, and how a CUDA device's share is kept to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_runner.executor.memory import DeviceMemory
+from gpu_runner.residency import memory
+from headrace.sdk import Device
+
+GIB = 2**30
+
+
+class Cuda:
+    """The part of `torch.cuda` that is asked."""
+
+    def __init__(self) -> None:
+        self.reserved = 10 * GIB
+        self.fractions: list[tuple[float, int]] = []
+
+    def get_device_properties(self, index: int) -> Any:
+        return SimpleNamespace(total_memory=100 * GIB)
+
+    def memory_reserved(self, index: int) -> int:
+        return self.reserved
+
+    def set_per_process_memory_fraction(self, fraction: float, index: int) -> None:
+        self.fractions.append((fraction, index))
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    cuda = Cuda()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    return cuda
+
+
+@pytest.mark.parametrize(
+    ("budget", "more", "fraction"),
+    [(0, 0, 0.9), (50 * GIB, 0, 0.5), (50 * GIB, 20 * GIB, 0.3), (50 * GIB, 60 * GIB, 0.5)],
+)
+def test_torch_refuses_a_process_more_than_the_budget_or_what_a_load_may_take(
+    cuda: Cuda, budget: int, more: int, fraction: float
+) -> None:
+    device = DeviceMemory(Device("cuda", 1), budget)
+    assert (device.is_own, device.total(), device.taken()) == (False, 100 * GIB, 10 * GIB)
+    device.allow(more)
+    assert cuda.fractions == [(pytest.approx(fraction), 1)]
+
+
+def test_on_a_cpu_it_is_the_process_own_and_torch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    device = DeviceMemory(Device("cpu"))
+    device.allow(1)
+    assert (device.is_own, device.total()) == (True, 0)
+    before = device.taken()
+    held = bytearray(b"x") * (32 * 2**20)
+    assert device.taken() - before >= 31 * 2**20
+    assert memory.resident(os.getpid()) >= len(held)
+    assert memory.resident(2**22 + 1) == 0  # nobody
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits", "least"),
+    [
+        ("0::/\n", {"memory.max": "1073741824\n"}, GIB),
+        ("0::/a/b\n", {"a/memory.max": "1073741824\n", "a/b/memory.max": "max\n"}, GIB),
+        ("0::/of/the/host\n", {"memory.max": "2147483648\n"}, 2 * GIB),
+        ("4:cpu,memory:/x\n", {"memory/x/memory.limit_in_bytes": "1073741824"}, GIB),
+        ("4:cpu:/x\n", {}, 2**62),
+    ],
+)
+def test_a_container_s_limit_counts_whichever_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, limits: dict[str, str], least: int
+) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text(lines)
+    (proc / "meminfo").write_text("MemTotal:       8388608 kB\nMemFree: 1 kB\n")
+    for name, text in limits.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(text)
+    monkeypatch.setattr(memory, "_PROC", proc)
+    monkeypatch.setattr(memory, "_CGROUPS", groups)
+    assert min(memory._cgroup_limits()) == least
+    assert memory.default_budget() == int(0.8 * min(8 * GIB, least))
