@@ -72,7 +72,7 @@ class Credit(_Frame, tag="CREDIT"):
 
 
 class Load(_Frame, tag="LOAD"):
-    """Supervisor: load this model, in the main thread and in turn. It may take `limit` bytes; 0: any number."""
+    """Supervisor: load this model, in the main thread and in turn; it may take so many bytes, 0: any."""
 
     model: str
     limit: int = 0
