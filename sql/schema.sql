@@ -3607,19 +3607,19 @@ CREATE TABLE public.usage_changed (
 --
 
 CREATE TABLE public.usage_hour (
-    at timestamp with time zone CONSTRAINT usage_minute_at_not_null NOT NULL,
-    function text CONSTRAINT usage_minute_function_not_null NOT NULL,
-    kind text CONSTRAINT usage_minute_kind_not_null NOT NULL,
-    reason text CONSTRAINT usage_minute_reason_not_null NOT NULL,
-    device text CONSTRAINT usage_minute_device_not_null NOT NULL,
-    cost bigint CONSTRAINT usage_minute_cost_not_null NOT NULL,
-    number bigint CONSTRAINT usage_minute_number_not_null NOT NULL,
-    total double precision CONSTRAINT usage_minute_total_not_null NOT NULL,
-    buckets jsonb CONSTRAINT usage_minute_buckets_not_null NOT NULL,
-    CONSTRAINT usage_minute_buckets_check CHECK ((jsonb_typeof(buckets) = 'object'::text)),
-    CONSTRAINT usage_minute_cost_check CHECK ((cost >= 0)),
-    CONSTRAINT usage_minute_kind_check CHECK ((kind <> ''::text)),
-    CONSTRAINT usage_minute_number_check CHECK ((number > 0))
+    at timestamp with time zone NOT NULL,
+    function text NOT NULL,
+    kind text NOT NULL,
+    reason text NOT NULL,
+    device text NOT NULL,
+    cost bigint NOT NULL,
+    number bigint NOT NULL,
+    total double precision NOT NULL,
+    buckets jsonb NOT NULL,
+    CONSTRAINT usage_hour_buckets_check CHECK ((jsonb_typeof(buckets) = 'object'::text)),
+    CONSTRAINT usage_hour_cost_check CHECK ((cost >= 0)),
+    CONSTRAINT usage_hour_kind_check CHECK ((kind <> ''::text)),
+    CONSTRAINT usage_hour_number_check CHECK ((number > 0))
 );
 
 

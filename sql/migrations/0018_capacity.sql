@@ -57,7 +57,19 @@ CREATE TABLE usage_minute (
     PRIMARY KEY (at, function, kind, reason, device, cost)
 );
 
-CREATE TABLE usage_hour (LIKE usage_minute INCLUDING ALL);
+-- The same of one hour.
+CREATE TABLE usage_hour (
+    at timestamptz NOT NULL,
+    function text NOT NULL,
+    kind text NOT NULL CHECK (kind <> ''),
+    reason text NOT NULL,
+    device text NOT NULL,
+    cost bigint NOT NULL CHECK (cost >= 0),
+    number bigint NOT NULL CHECK (number > 0),
+    total double precision NOT NULL,
+    buckets jsonb NOT NULL CHECK (jsonb_typeof(buckets) = 'object'),
+    PRIMARY KEY (at, function, kind, reason, device, cost)
+);
 
 -- The last group of counts that each process has stored: sent again, as its reply was lost, it counts once.
 CREATE TABLE usage_source (
