@@ -1972,6 +1972,41 @@ $$;
 
 
 --
+-- Name: prune_items_v1(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.prune_items_v1(p_after_s double precision, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_until timestamptz := clock_timestamp() - make_interval(secs => p_after_s);
+    v_before uuid := rpad(
+        lpad(to_hex(greatest(0, floor(extract(epoch FROM v_until) * 1000))::bigint), 12, '0'), 32, '0');
+    v_ids uuid[] := ARRAY(
+        WITH RECURSIVE known AS (
+            SELECT (
+                SELECT i.job_id FROM job_items i WHERE i.job_id < v_before
+                ORDER BY i.job_id LIMIT 1) AS id
+            UNION ALL
+            SELECT (
+                SELECT i.job_id FROM job_items i WHERE i.job_id > k.id AND i.job_id < v_before
+                ORDER BY i.job_id LIMIT 1)
+            FROM known k WHERE k.id IS NOT NULL
+        )
+        SELECT k.id FROM known k
+        WHERE k.id IS NOT NULL AND (SELECT j.id FROM job j WHERE j.id = k.id LIMIT 1) IS NULL
+        LIMIT p_limit);
+BEGIN
+    DELETE FROM job_items i WHERE i.job_id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;
+
+
+--
 -- Name: prune_jobs_v1(double precision, integer); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2151,29 +2186,63 @@ $$;
 --
 
 CREATE FUNCTION public.read_usage_v1(p_function text, p_since timestamp with time zone, p_until timestamp with time zone, p_step_s double precision) RETURNS TABLE(at timestamp with time zone, function text, kind text, reason text, device text, cost bigint, number bigint, total double precision, buckets jsonb)
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET jit TO 'off'
+    SET enable_sort TO 'off'
+    SET work_mem TO '64MB'
     AS $$
-    WITH whole AS (
+#variable_conflict use_column
+BEGIN
+    IF p_step_s = 60 THEN
+        RETURN QUERY SELECT m.* FROM usage_minute m
+            WHERE m.at >= p_since AND m.at < p_until AND (p_function IS NULL OR m.function = p_function)
+            ORDER BY m.at, m.function, m.kind, m.reason, m.device, m.cost;
+        RETURN;
+    END IF;
+    RETURN QUERY WITH whole AS MATERIALIZED (
         -- Hours that lie in the span whole, and aren't finer than what is wanted.
         SELECT h.* FROM usage_hour h
         WHERE h.at >= p_since AND h.at + interval '1 hour' <= p_until
             AND (p_step_s IS NULL OR p_step_s >= 3600)
             AND (p_function IS NULL OR h.function = p_function)
             AND NOT EXISTS (SELECT FROM usage_changed c WHERE c.hour = h.at)
-    ), parts AS (
-        SELECT * FROM whole
-        UNION ALL
-        SELECT m.* FROM usage_minute m
-        WHERE m.at >= p_since AND m.at < p_until AND (p_function IS NULL OR m.function = p_function)
-            AND NOT EXISTS (SELECT FROM whole w WHERE w.at = date_trunc('hour', m.at, 'UTC'))
+    ), hours AS (
+        -- The others that may have minutes.
+        SELECT g.hour FROM generate_series(
+            date_trunc('hour', greatest(p_since, (SELECT min(m.at) FROM usage_minute m)), 'UTC'),
+            p_until, interval '1 hour') AS g (hour)
+        WHERE g.hour NOT IN (SELECT w.at FROM whole w)
+    ), parts AS MATERIALIZED (
+        SELECT CASE WHEN p_step_s IS NULL THEN p_since
+                ELSE to_timestamp(floor(extract(epoch FROM p.at) / p_step_s) * p_step_s) END AS step, p.*
+        FROM (
+            SELECT w.* FROM whole w WHERE p_step_s IS DISTINCT FROM 3600
+            UNION ALL
+            SELECT m.* FROM hours g JOIN usage_minute m
+                ON m.at >= g.hour AND m.at < g.hour + interval '1 hour'
+            WHERE m.at >= p_since AND m.at < p_until AND (p_function IS NULL OR m.function = p_function)
+        ) AS p
+    ), counts AS (
+        SELECT p.step, p.function, p.kind, p.reason, p.device, p.cost, sum(p.number)::bigint AS number,
+            sum(p.total) AS total
+        FROM parts p GROUP BY p.step, p.function, p.kind, p.reason, p.device, p.cost
+    ), buckets AS (
+        SELECT b.step, b.function, b.kind, b.reason, b.device, b.cost,
+            jsonb_object_agg(b.bucket, b.number) AS buckets
+        FROM (
+            SELECT p.step, p.function, p.kind, p.reason, p.device, p.cost, e.key AS bucket,
+                sum(e.value::bigint) AS number
+            FROM parts p CROSS JOIN jsonb_each_text(p.buckets) AS e
+            GROUP BY p.step, p.function, p.kind, p.reason, p.device, p.cost, e.key
+        ) AS b GROUP BY b.step, b.function, b.kind, b.reason, b.device, b.cost
     )
-    SELECT CASE WHEN p_step_s IS NULL THEN p_since
-            ELSE to_timestamp(floor(extract(epoch FROM p.at) / p_step_s) * p_step_s) END AS step,
-        p.function, p.kind, p.reason, p.device, p.cost,
-        sum(p.number)::bigint, sum(p.total), merged_buckets_v1(p.buckets)
-    FROM parts p GROUP BY step, p.function, p.kind, p.reason, p.device, p.cost
-    ORDER BY step, p.function, p.kind, p.reason, p.device, p.cost
+    SELECT n.step, n.function, n.kind, n.reason, n.device, n.cost, n.number, n.total,
+        coalesce(b.buckets, '{}')
+    FROM counts n LEFT JOIN buckets b USING (step, function, kind, reason, device, cost)
+    UNION ALL
+    SELECT w.* FROM whole w WHERE p_step_s = 3600
+    ORDER BY 1, 2, 3, 4, 5, 6;
+END;
 $$;
 
 
@@ -2969,6 +3038,8 @@ $$;
 CREATE FUNCTION public.sum_usage_v1(p_limit integer) RETURNS integer
     LANGUAGE plpgsql
     SET jit TO 'off'
+    SET enable_sort TO 'off'
+    SET work_mem TO '64MB'
     AS $$
 DECLARE
     v_hours timestamptz[] := ARRAY(
@@ -2978,10 +3049,25 @@ DECLARE
 BEGIN
     FOREACH v_hour IN ARRAY v_hours LOOP
         INSERT INTO usage_hour AS u (at, function, kind, reason, device, cost, number, total, buckets)
-        SELECT v_hour, m.function, m.kind, m.reason, m.device, m.cost,
-            sum(m.number)::bigint, sum(m.total), merged_buckets_v1(m.buckets)
-        FROM usage_minute m WHERE m.at >= v_hour AND m.at < v_hour + interval '1 hour'
-        GROUP BY m.function, m.kind, m.reason, m.device, m.cost
+        WITH minutes AS MATERIALIZED (
+            SELECT m.* FROM usage_minute m WHERE m.at >= v_hour AND m.at < v_hour + interval '1 hour'
+        ), counts AS (
+            SELECT m.function, m.kind, m.reason, m.device, m.cost, sum(m.number)::bigint AS number,
+                sum(m.total) AS total
+            FROM minutes m GROUP BY m.function, m.kind, m.reason, m.device, m.cost
+        ), buckets AS (
+            SELECT b.function, b.kind, b.reason, b.device, b.cost,
+                jsonb_object_agg(b.bucket, b.number) AS buckets
+            FROM (
+                SELECT m.function, m.kind, m.reason, m.device, m.cost, e.key AS bucket,
+                    sum(e.value::bigint) AS number
+                FROM minutes m CROSS JOIN jsonb_each_text(m.buckets) AS e
+                GROUP BY m.function, m.kind, m.reason, m.device, m.cost, e.key
+            ) AS b GROUP BY b.function, b.kind, b.reason, b.device, b.cost
+        )
+        SELECT v_hour, n.function, n.kind, n.reason, n.device, n.cost, n.number, n.total,
+            coalesce(b.buckets, '{}')
+        FROM counts n LEFT JOIN buckets b USING (function, kind, reason, device, cost)
         ON CONFLICT (at, function, kind, reason, device, cost) DO UPDATE
         SET number = excluded.number, total = excluded.total, buckets = excluded.buckets
         WHERE u.number <= excluded.number;  -- else its minutes are forgotten, and something came very late
@@ -3127,9 +3213,12 @@ $$;
 CREATE FUNCTION public.unregister_runner_v3(p_id uuid) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    -- First, as in a heartbeat: locked the other way round, the two could deadlock.
+    v_known boolean := unregister_runner_v2(p_id);
 BEGIN
     DELETE FROM runner_report r WHERE r.runner_id = p_id;
-    RETURN unregister_runner_v2(p_id);
+    RETURN v_known;
 END;
 $$;
 
@@ -3164,17 +3253,6 @@ BEGIN
     RETURN p_ids;
 END;
 $$;
-
-
---
--- Name: merged_buckets_v1(jsonb); Type: AGGREGATE; Schema: public; Owner: -
---
-
-CREATE AGGREGATE public.merged_buckets_v1(jsonb) (
-    SFUNC = public.merge_buckets_v1,
-    STYPE = jsonb,
-    INITCOND = '{}'
-);
 
 
 --

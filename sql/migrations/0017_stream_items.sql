@@ -136,3 +136,34 @@ BEGIN
     RETURN cardinality(v_ids);
 END;
 $$;
+
+-- Items whose job is gone, of at most p_limit jobs: prune_jobs_v1 of a gateway of the last release leaves
+-- them. Returns of how many. Such a job was p_after_s old at least. Ids begin with the time they were made
+-- at, so those that came later needn't be looked at; of the others, a job is looked at once, not each group.
+CREATE FUNCTION prune_items_v1(p_after_s double precision, p_limit integer)
+RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+    v_until timestamptz := clock_timestamp() - make_interval(secs => p_after_s);
+    v_before uuid := rpad(
+        lpad(to_hex(greatest(0, floor(extract(epoch FROM v_until) * 1000))::bigint), 12, '0'), 32, '0');
+    v_ids uuid[] := ARRAY(
+        WITH RECURSIVE known AS (
+            SELECT (
+                SELECT i.job_id FROM job_items i WHERE i.job_id < v_before
+                ORDER BY i.job_id LIMIT 1) AS id
+            UNION ALL
+            SELECT (
+                SELECT i.job_id FROM job_items i WHERE i.job_id > k.id AND i.job_id < v_before
+                ORDER BY i.job_id LIMIT 1)
+            FROM known k WHERE k.id IS NOT NULL
+        )
+        SELECT k.id FROM known k
+        WHERE k.id IS NOT NULL AND (SELECT j.id FROM job j WHERE j.id = k.id LIMIT 1) IS NULL
+        LIMIT p_limit);
+BEGIN
+    DELETE FROM job_items i WHERE i.job_id = ANY (v_ids);
+    RETURN cardinality(v_ids);
+END;
+$$;

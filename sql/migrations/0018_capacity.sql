@@ -32,9 +32,12 @@ $$;
 -- As unregister_runner_v2, and its report is gone.
 CREATE FUNCTION unregister_runner_v3(p_id uuid)
 RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    -- First, as in a heartbeat: locked the other way round, the two could deadlock.
+    v_known boolean := unregister_runner_v2(p_id);
 BEGIN
     DELETE FROM runner_report r WHERE r.runner_id = p_id;
-    RETURN unregister_runner_v2(p_id);
+    RETURN v_known;
 END;
 $$;
 
@@ -83,6 +86,7 @@ CREATE TABLE usage_changed (
     hour timestamptz PRIMARY KEY
 );
 
+-- Of two. Many are merged by the bucket, in one statement: a call for each row takes 40 us.
 CREATE FUNCTION merge_buckets_v1(p_one jsonb, p_other jsonb)
 RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(jsonb_object_agg(m.bucket, m.number), '{}') FROM (
@@ -93,10 +97,6 @@ RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
         ) AS e GROUP BY e.key
     ) AS m
 $$;
-
-CREATE AGGREGATE merged_buckets_v1(jsonb) (
-    SFUNC = merge_buckets_v1, STYPE = jsonb, INITCOND = '{}'
-);
 
 -- Adds what a process has counted in minutes that are over. False: it had been added before.
 CREATE FUNCTION add_usage_v1(p_source uuid, p_sequence bigint, p_counts jsonb)
@@ -130,7 +130,9 @@ $$;
 -- Sums up hours that are over and have changed, the oldest first, each anew from its minutes. An hour is left
 -- to the next time while somebody adds to it. Returns how many it has summed up.
 CREATE FUNCTION sum_usage_v1(p_limit integer)
-RETURNS integer LANGUAGE plpgsql SET jit = off AS $$
+RETURNS integer LANGUAGE plpgsql
+SET jit = off SET enable_sort = off SET work_mem = '64MB'
+AS $$
 DECLARE
     v_hours timestamptz[] := ARRAY(
         SELECT c.hour FROM usage_changed c WHERE c.hour < date_trunc('hour', clock_timestamp(), 'UTC')
@@ -139,10 +141,25 @@ DECLARE
 BEGIN
     FOREACH v_hour IN ARRAY v_hours LOOP
         INSERT INTO usage_hour AS u (at, function, kind, reason, device, cost, number, total, buckets)
-        SELECT v_hour, m.function, m.kind, m.reason, m.device, m.cost,
-            sum(m.number)::bigint, sum(m.total), merged_buckets_v1(m.buckets)
-        FROM usage_minute m WHERE m.at >= v_hour AND m.at < v_hour + interval '1 hour'
-        GROUP BY m.function, m.kind, m.reason, m.device, m.cost
+        WITH minutes AS MATERIALIZED (
+            SELECT m.* FROM usage_minute m WHERE m.at >= v_hour AND m.at < v_hour + interval '1 hour'
+        ), counts AS (
+            SELECT m.function, m.kind, m.reason, m.device, m.cost, sum(m.number)::bigint AS number,
+                sum(m.total) AS total
+            FROM minutes m GROUP BY m.function, m.kind, m.reason, m.device, m.cost
+        ), buckets AS (
+            SELECT b.function, b.kind, b.reason, b.device, b.cost,
+                jsonb_object_agg(b.bucket, b.number) AS buckets
+            FROM (
+                SELECT m.function, m.kind, m.reason, m.device, m.cost, e.key AS bucket,
+                    sum(e.value::bigint) AS number
+                FROM minutes m CROSS JOIN jsonb_each_text(m.buckets) AS e
+                GROUP BY m.function, m.kind, m.reason, m.device, m.cost, e.key
+            ) AS b GROUP BY b.function, b.kind, b.reason, b.device, b.cost
+        )
+        SELECT v_hour, n.function, n.kind, n.reason, n.device, n.cost, n.number, n.total,
+            coalesce(b.buckets, '{}')
+        FROM counts n LEFT JOIN buckets b USING (function, kind, reason, device, cost)
         ON CONFLICT (at, function, kind, reason, device, cost) DO UPDATE
         SET number = excluded.number, total = excluded.total, buckets = excluded.buckets
         WHERE u.number <= excluded.number;  -- else its minutes are forgotten, and something came very late
@@ -189,7 +206,8 @@ $$;
 
 -- Counts from p_since until before p_until: hours that are over from the hours, and minutes where those
 -- aren't summed up yet or only parts of them are wanted. With p_step_s they come in steps of that length,
--- counted from 1970; NULL: all in one.
+-- counted from 1970; NULL: all in one. Minutes by the minute and hours by the hour are passed on as they are;
+-- others are merged, by hashing: sorting by names is several times slower.
 CREATE FUNCTION read_usage_v1(
     p_function text, p_since timestamptz, p_until timestamptz, p_step_s double precision
 )
@@ -197,27 +215,61 @@ RETURNS TABLE (
     at timestamptz, function text, kind text, reason text, device text, cost bigint,
     number bigint, total double precision, buckets jsonb
 )
-LANGUAGE sql STABLE SET jit = off AS $$
-    WITH whole AS (
+LANGUAGE plpgsql STABLE
+SET jit = off SET enable_sort = off SET work_mem = '64MB'
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF p_step_s = 60 THEN
+        RETURN QUERY SELECT m.* FROM usage_minute m
+            WHERE m.at >= p_since AND m.at < p_until AND (p_function IS NULL OR m.function = p_function)
+            ORDER BY m.at, m.function, m.kind, m.reason, m.device, m.cost;
+        RETURN;
+    END IF;
+    RETURN QUERY WITH whole AS MATERIALIZED (
         -- Hours that lie in the span whole, and aren't finer than what is wanted.
         SELECT h.* FROM usage_hour h
         WHERE h.at >= p_since AND h.at + interval '1 hour' <= p_until
             AND (p_step_s IS NULL OR p_step_s >= 3600)
             AND (p_function IS NULL OR h.function = p_function)
             AND NOT EXISTS (SELECT FROM usage_changed c WHERE c.hour = h.at)
-    ), parts AS (
-        SELECT * FROM whole
-        UNION ALL
-        SELECT m.* FROM usage_minute m
-        WHERE m.at >= p_since AND m.at < p_until AND (p_function IS NULL OR m.function = p_function)
-            AND NOT EXISTS (SELECT FROM whole w WHERE w.at = date_trunc('hour', m.at, 'UTC'))
+    ), hours AS (
+        -- The others that may have minutes.
+        SELECT g.hour FROM generate_series(
+            date_trunc('hour', greatest(p_since, (SELECT min(m.at) FROM usage_minute m)), 'UTC'),
+            p_until, interval '1 hour') AS g (hour)
+        WHERE g.hour NOT IN (SELECT w.at FROM whole w)
+    ), parts AS MATERIALIZED (
+        SELECT CASE WHEN p_step_s IS NULL THEN p_since
+                ELSE to_timestamp(floor(extract(epoch FROM p.at) / p_step_s) * p_step_s) END AS step, p.*
+        FROM (
+            SELECT w.* FROM whole w WHERE p_step_s IS DISTINCT FROM 3600
+            UNION ALL
+            SELECT m.* FROM hours g JOIN usage_minute m
+                ON m.at >= g.hour AND m.at < g.hour + interval '1 hour'
+            WHERE m.at >= p_since AND m.at < p_until AND (p_function IS NULL OR m.function = p_function)
+        ) AS p
+    ), counts AS (
+        SELECT p.step, p.function, p.kind, p.reason, p.device, p.cost, sum(p.number)::bigint AS number,
+            sum(p.total) AS total
+        FROM parts p GROUP BY p.step, p.function, p.kind, p.reason, p.device, p.cost
+    ), buckets AS (
+        SELECT b.step, b.function, b.kind, b.reason, b.device, b.cost,
+            jsonb_object_agg(b.bucket, b.number) AS buckets
+        FROM (
+            SELECT p.step, p.function, p.kind, p.reason, p.device, p.cost, e.key AS bucket,
+                sum(e.value::bigint) AS number
+            FROM parts p CROSS JOIN jsonb_each_text(p.buckets) AS e
+            GROUP BY p.step, p.function, p.kind, p.reason, p.device, p.cost, e.key
+        ) AS b GROUP BY b.step, b.function, b.kind, b.reason, b.device, b.cost
     )
-    SELECT CASE WHEN p_step_s IS NULL THEN p_since
-            ELSE to_timestamp(floor(extract(epoch FROM p.at) / p_step_s) * p_step_s) END AS step,
-        p.function, p.kind, p.reason, p.device, p.cost,
-        sum(p.number)::bigint, sum(p.total), merged_buckets_v1(p.buckets)
-    FROM parts p GROUP BY step, p.function, p.kind, p.reason, p.device, p.cost
-    ORDER BY step, p.function, p.kind, p.reason, p.device, p.cost
+    SELECT n.step, n.function, n.kind, n.reason, n.device, n.cost, n.number, n.total,
+        coalesce(b.buckets, '{}')
+    FROM counts n LEFT JOIN buckets b USING (step, function, kind, reason, device, cost)
+    UNION ALL
+    SELECT w.* FROM whole w WHERE p_step_s = 3600
+    ORDER BY 1, 2, 3, 4, 5, 6;
+END;
 $$;
 
 -- ---------------------------------------------------------------------- models
