@@ -62,6 +62,10 @@ class DeviceMemory:
         """What this process takes of it."""
         return resident() if self.is_own else int(_cuda().memory_reserved(self._index))
 
+    def share(self, part: float) -> int:
+        """So much of what all processes may take together; 0 for the CPU: others see to that."""
+        return 0 if self.is_own else max(1, int(self._most(self.total()) * part))
+
     def allow(self, more: int = 0) -> None:
         """Let this process take so much more than it does, or 0: as much as all may take together.
 
@@ -70,9 +74,12 @@ class DeviceMemory:
         if self.is_own:
             return
         total = self.total()
-        budget = self._budget or int(total * CUDA_SHARE)
+        budget = self._most(total)
         most = min(budget, self.taken() + more) if more else budget
         _cuda().set_per_process_memory_fraction(min(1.0, most / total), self._index)
+
+    def _most(self, total: int) -> int:
+        return self._budget or int(total * CUDA_SHARE)
 
     @property
     def _index(self) -> int:

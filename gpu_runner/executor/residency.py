@@ -48,12 +48,19 @@ class Residency:
         """The bytes of the device; 0 for the CPU, and where nothing is to be loaded."""
         return self._memory.total() if self._models else 0
 
-    def load_at_start(self, names: Iterable[str] | None) -> None:
-        """Load these models; None: all that are to be there always."""
+    def load_at_start(self, names: Iterable[str] | None, share: float = 1.0) -> None:
+        """Load models before calls come.
+
+        Args:
+            names: of the models; None: all that are to be there always.
+            share: of the budget, that they may take together.
+        """
         if names is None:
             names = [name for name, model in self._models.items() if model.keep_alive == FOREVER]
+        before = self._memory.taken()
         for name in names:
-            self.load(name)
+            limit = self._memory.share(share)
+            self.load(name, limit and max(1, limit - (self._memory.taken() - before)))
 
     def get(self, model: Model[Any]) -> Any:
         """The loaded model.
@@ -70,6 +77,7 @@ class Residency:
             name: of the model.
             limit: the most bytes that it may take; 0: any.
         """
+        give_back()  # what calls have left would else be taken for room that the model doesn't need
         self._tell(Loading(name, self._memory.taken() if self._memory.is_own else -1))
         began, before = time.perf_counter(), self._memory.taken()
         try:

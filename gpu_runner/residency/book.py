@@ -6,7 +6,7 @@ Sizes are bytes, instants are `time.monotonic()`, executors are numbers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,6 +17,7 @@ _LEAST_RESIDENCY_S = 1.0
 _LOADS = 2.0  # so many times its load time, at least, is a model used before others may have its room
 _LULL = 0.1  # of its load time: who is idle for so long isn't in the middle of its calls
 _LEAST_LULL_S = 0.05
+_SLACK = 0.01  # of the budget: a page more or less isn't worth that a model is loaded again
 
 
 class State(StrEnum):
@@ -50,6 +51,10 @@ class Held:
     """Whether the executor has said that it has begun to load it."""
     condemned: bool = False
     """Whether no call may start with it, as it is to make room."""
+    limit: int = 0
+    """While it loads, the most that it may take; 0: any."""
+    has_all: bool = False
+    """Whether it is loaded with all the room there is, as less wasn't enough."""
 
 
 @dataclass(slots=True)
@@ -59,6 +64,10 @@ class Place:
     index: int
     is_up: bool = False
     """Whether it takes calls."""
+    is_running: bool = False
+    """Whether its main thread runs calls, which a load would wait for."""
+    is_dying: bool = False
+    """Whether it was killed for what it loads, and isn't gone yet."""
     base: int = 0
     """What it takes beside its models."""
     least_base: int = 0
@@ -77,6 +86,11 @@ class Place:
     def used(self) -> int:
         """All that it takes."""
         return self.base + sum(one.bytes for one in self.held.values())
+
+    def note_base(self, base: int, *, is_new: bool = False) -> None:
+        """So much does it take beside its models."""
+        self.base = max(0, base)
+        self.least_base = self.base if is_new or not self.least_base else min(self.least_base, self.base)
 
     def has(self, models: Iterable[str]) -> bool:
         """Whether calls that use these models can start here."""
@@ -110,6 +124,8 @@ class Book:
         """What loading models took at most, which may be more than they keep."""
         self.at_least: dict[str, int] = {}
         """Of models whose loading was broken off: they need more than this."""
+        self.unsure: set[str] = set()
+        """Models that were measured while calls ran beside: what those took was counted, too."""
 
     # ------------------------------------------------------------------ sizes
 
@@ -117,7 +133,7 @@ class Book:
         """What a model takes: as measured, before that as declared, before that 0."""
         if least := self.at_least.get(model):
             # Broken off, it may need all there is: it is tried again with nothing beside it.
-            return max(least, self.budget - sum(one.base for one in self.places))
+            return max(least, self.room)
         if place is not None and model in place.sizes:
             return place.sizes[model]
         return self.measured.get(model) or self.specs[model].memory
@@ -127,6 +143,28 @@ class Book:
         known = place.peaks if model in place.sizes else self.peaks
         return max(self.size(model, place), known.get(model, 0))
 
+    def needed(self, place: Place, models: Iterable[str]) -> int:
+        """What loading those of these models that an executor lacks takes, all of them in the end."""
+        models = tuple(models)
+        missing = place.lacks(models)
+        needed = sum(self.need(model, place) for model in missing)
+        if not any(model in self.at_least for model in missing):
+            return needed
+        # With nothing beside these models, one of which needs nobody knows how much.
+        there = sum(place.held[model].bytes for model in models if model in place.held)
+        return min(needed, max(sum(map(self.least_size, missing)), self.room - there))
+
+    def least_size(self, model: str) -> int:
+        """What a model takes for sure."""
+        if model not in self.at_least and model in self.unsure:
+            return self.specs[model].memory
+        return self.at_least.get(model) or self.measured.get(model) or self.specs[model].memory
+
+    @property
+    def room(self) -> int:
+        """What the budget leaves for models."""
+        return self.budget - sum(place.base or place.least_base for place in self.places)
+
     @property
     def used(self) -> int:
         """What all executors take, with what is being loaded and what isn't yet gone."""
@@ -135,7 +173,15 @@ class Book:
     @property
     def leaving(self) -> int:
         """What will be free soon."""
-        return sum(held.bytes for _, held in self.all_held() if held.state is State.UNLOADING)
+        return sum(
+            held.bytes for place, held in self.all_held() if held.state is State.UNLOADING or place.is_dying
+        )
+
+    @property
+    def excess(self) -> int:
+        """What executors take over the budget, for which models can be blamed; a hundredth is let pass."""
+        over = self.used - self.leaving - self.budget
+        return over if self.budget and self.room > 0 and over > self.budget * _SLACK else 0
 
     def all_held(self) -> Iterator[tuple[Place, Held]]:
         """Every model of every executor."""
@@ -144,7 +190,7 @@ class Book:
     def needed_alone(self, models: Iterable[str]) -> int:
         """What an executor with these models and nothing else would take."""
         least = min((place.least_base for place in self.places), default=0)
-        return least + sum(self.size(model) for model in models)
+        return least + sum(map(self.least_size, models))
 
     def can_ever_fit(self, models: Iterable[str]) -> bool:
         """Whether the budget has room for these models together."""
@@ -152,35 +198,51 @@ class Book:
 
     def forget(self, model: str) -> None:
         """Forget how much a model that couldn't be loaded takes."""
-        for known in (self.measured, self.peaks, self.at_least):
+        in_places = [known for place in self.places for known in (place.sizes, place.peaks)]
+        for known in (self.measured, self.peaks, self.at_least, *in_places):
             known.pop(model, None)
+        self.unsure.discard(model)
 
     # ------------------------------------------------------------------ what happens
 
     def ask_load(self, place: Place, model: str, now: float) -> int:
         """A model is to be loaded; returns the most that it may take, 0: any."""
         limit = max(1, self.budget - self.used) if self.budget else 0
-        place.held[model] = Held(model, State.LOADING, self.need(model, place), now, now)
+        has_all, need = model in self.at_least, self.need(model, place)
+        taken = min(need, limit) if has_all and limit else need
+        place.held[model] = Held(model, State.LOADING, taken, now, now, limit=limit, has_all=has_all)
         return limit
+
+    def withdraw(self, index: int, model: str) -> None:
+        """A load that the executor wasn't told of isn't to be, after all."""
+        held = self.places[index].held.get(model)
+        if held is not None and held.state is State.LOADING and not held.begun:
+            del self.places[index].held[model]
 
     def loading(self, place: Place, model: str, now: float) -> None:
         """The executor has begun."""
         held = place.held.setdefault(model, Held(model, State.LOADING, self.need(model, place), now, now))
         held.state, held.since, held.begun = State.LOADING, now, True
 
-    def grown(self, place: Place, model: str, growth: int) -> None:
-        """While it loads, the executor has grown by so much."""
+    def grown(self, place: Place, model: str, growth: int, *, is_sure: bool = True) -> None:
+        """While it loads, the executor has grown by so much; for sure, where no calls run beside."""
         held = place.held[model]
         held.bytes = max(held.bytes, growth)
+        if not is_sure:
+            return
         if model not in place.sizes:
             self.peaks[model] = max(self.peaks.get(model, 0), growth)
         place.peaks[model] = max(place.peaks.get(model, 0), growth)
 
-    def loaded(self, place: Place, model: str, taken: int, seconds: float, now: float) -> None:
-        """A model is there."""
+    def loaded(
+        self, place: Place, model: str, taken: int, seconds: float, now: float, *, is_sure: bool = True
+    ) -> None:
+        """A model is there; what it takes is sure where no calls have run beside."""
         place.held[model] = Held(model, State.RESIDENT, taken, now, now, begun=True)
-        if model not in place.sizes or model not in self.measured:
+        is_new = model not in place.sizes and (is_sure or model in self.unsure)
+        if is_new or model not in self.measured or (is_sure and model in self.unsure):
             self.measured[model] = taken
+            (self.unsure.discard if is_sure else self.unsure.add)(model)
         place.sizes[model] = taken
         self.at_least.pop(model, None)
         self.load_s[model] = seconds
@@ -202,15 +264,14 @@ class Book:
     def weighed(self, place: Place, resident: int, *, is_new: bool = False) -> None:
         """So much does an executor take in all, its models included."""
         models = sum(held.bytes for held in place.held.values() if held.state is not State.LOADING)
-        place.base = max(0, resident - models)
-        if is_new or not place.least_base:
-            place.least_base = place.base
+        place.note_base(resident - models, is_new=is_new)
 
     def lost(self, place: Place) -> list[Held]:
         """An executor is gone; returns what it held."""
         held = list(place.held.values())
         place.held, place.sizes, place.peaks = {}, {}, {}
         place.base, place.is_up = 0, False
+        place.is_running = place.is_dying = False
         return held
 
     # ------------------------------------------------------------------ use
@@ -242,6 +303,9 @@ class Book:
             return float("inf")
         return held.last_use + keep_alive
 
-    def next_expiry(self, place: Place) -> float:
-        """When the first of an executor's models has; infinity: none will."""
-        return min((self.expires_at(held) for held in place.held.values()), default=float("inf"))
+    def next_expiry(self, place: Place, kept: Container[tuple[int, str]] = ()) -> float:
+        """When the first of an executor's models has, those that are kept aside; infinity: none will."""
+        if not place.is_up:
+            return float("inf")
+        held = (one for one in place.held.values() if (place.index, one.model) not in kept)
+        return min(map(self.expires_at, held), default=float("inf"))

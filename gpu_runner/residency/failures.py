@@ -65,6 +65,7 @@ class Failures:
         """Those to be tried again."""
         return [model for model, failure in self._failed.items() if failure.retry_at <= now]
 
-    def next_at(self) -> float:
-        """When the next one is due; infinity: none will be."""
-        return min((failure.retry_at for failure in self._failed.values()), default=math.inf)
+    def next_at(self, now: float) -> float:
+        """When the next one will be due that isn't yet; infinity: none will be."""
+        times = (failure.retry_at for failure in self._failed.values())
+        return min((at for at in times if at > now), default=math.inf)

@@ -19,12 +19,13 @@ from gpu_runner.residency.book import Book, Place, Spec, State
 from gpu_runner.residency.failures import Failures
 from gpu_runner.residency.memory import CUDA_SHARE, default_budget, resident
 from gpu_runner.residency.plan import Load, Plan, Unload, Want, plan
-from gpu_runner.residency.preload import choose_preload
+from gpu_runner.residency.preload import Preload, choose_preload
 from gpu_runner.residency.reasons import Reasons
 from gpu_runner.residency.standing import MemoryStanding, ModelStanding, standing_of
 from gpu_runner.residency.verdicts import Verdicts
 from gpu_runner.residency.wants import Asked, Waiting, wants_of
 from gpu_runner.residency.watch import Watch
+from gpu_runner.slots import MAIN
 from headrace.sdk import Function
 
 if TYPE_CHECKING:
@@ -74,10 +75,12 @@ class Residence:
         self._reasons = Reasons(self.book, self.failures, self._needs)
         self._asked = Asked()
         self._again: dict[int, list[str]] = {}
+        self._pending: list[Load] = []
+        """Loads of executors whose main threads are kept for them, and run something else still."""
         self._verdicts = Verdicts(self.book, self.failures)
         self._plan = Plan()
         self._watch = Watch(self.book, load_timeout)
-        self._is_wanted = False
+        self._is_wanted = self._is_over = False
         self._is_due_soon = False
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf
@@ -86,17 +89,21 @@ class Residence:
 
     def began(self, function: str, executor: ExecutorProcess) -> None:
         """A call has been given to an executor."""
+        if self._watch.is_watching:
+            self._watch.shares(executor.index)
         if models := self._needs.get(function):
             self.book.began(self._place(executor), models)
 
     def ended(self, function: str, executor: ExecutorProcess) -> None:
         """It has ended."""
+        if self._pending:
+            self.look_soon()
         if models := self._needs.get(function):
-            place = self._place(executor)
-            self.book.ended(place, models, time.monotonic())
-            if self._is_wanted or self._asked.to_go:
+            place, now = self._place(executor), time.monotonic()
+            self.book.ended(place, models, now)
+            if self._is_wanted or self._asked.to_go or self._is_over:
                 self.look_soon()
-            elif self.book.next_expiry(place) < self._wakes_at:
+            elif max(self.book.next_expiry(place), now + _TICK_S) < self._wakes_at:
                 self._arm()
 
     def waits(self, function: str) -> None:
@@ -140,18 +147,24 @@ class Residence:
 
     # ------------------------------------------------------------------ what executors do
 
-    def preload(self, executor: ExecutorProcess) -> tuple[str, ...]:
+    def preload(self, executor: ExecutorProcess) -> Preload:
         """The models that an executor is to load before it is ready, as its next life begins."""
         place = self._place(executor)
         self.book.lost(place)
-        again = self._again.pop(executor.index, [])
-        chosen = choose_preload(self.book, place, again, self.failures, time.monotonic())
+        again = self._again.get(executor.index, [])  # still, should this life come to nothing
+        together = max(1, sum(not one.is_ready for one in self._executors))
+        chosen = choose_preload(self.book, place, again, self.failures, time.monotonic(), together)
         self._arm()
         return chosen
+
+    def unborn(self, executor: ExecutorProcess) -> None:
+        """That life has come to nothing; what it was to load takes no room."""
+        self.book.lost(self._place(executor))
 
     def ready(self, executor: ExecutorProcess, ready: Ready) -> None:
         """An executor takes calls; what it was to load at its start is there, or has failed."""
         place = self._place(executor)
+        self._again.pop(executor.index, None)
         for held in list(place.held.values()):
             if held.state is State.LOADING:
                 self.book.gone(place, held.model)
@@ -170,14 +183,16 @@ class Residence:
         match frame:
             case Loading():
                 self.book.loading(place, frame.model, now)
-                self._watch.begins(place, frame, executor.pid)
+                self._watch.begins(place, frame, executor.pid, is_shared=bool(executor.calls))
             case Loaded():
+                is_sure = not self._watch.is_shared(place)
                 self._watch.ends(place)
-                self._verdicts.loaded(place, frame, now)
+                self._verdicts.loaded(place, frame, now, is_sure=is_sure)
                 self._weigh(executor, place)
             case LoadFailed():
                 self._watch.ends(place)
-                self._verdicts.failed(place, frame, now)
+                if self._verdicts.failed(place, frame, now) and not place.is_up:
+                    self._asked.ask((frame.model,), now, _ASKED_FOR_S)  # it had its share of the room only
                 self._weigh(executor, place)
             case Unloaded():
                 self.book.gone(place, frame.model, frame.bytes)
@@ -199,7 +214,7 @@ class Residence:
         held = self.book.lost(place)
         for one in held:
             if one.state is State.LOADING and one.begun and not was_killed:
-                self._verdicts.died(one.model, now)
+                self._verdicts.died(one.model, executor.exit_code, now)
         held.sort(key=lambda one: one.last_use, reverse=True)
         self._again[executor.index] = [one.model for one in held if one.state is State.RESIDENT]
         self._refresh()
@@ -214,8 +229,11 @@ class Residence:
             KeyError: no function here uses such a model.
         """
         _ = self.book.specs[model]
-        self._verdicts.asked_again(model, time.monotonic())
-        self._asked.ask((model,), time.monotonic(), _ASKED_FOR_S)
+        users = [models for models in self._needs.values() if model in models]
+        is_too_large = not all(map(self.book.can_ever_fit, users))
+        self._verdicts.asked_again(model, time.monotonic(), is_too_large=is_too_large)
+        if self.book.can_ever_fit((model,)):
+            self._asked.ask((model,), time.monotonic(), _ASKED_FOR_S)
         self.look_soon()
 
     def unload(self, model: str) -> bool:
@@ -267,6 +285,7 @@ class Residence:
         self._is_due_soon = False
         now = time.monotonic()
         self._enforce(now)
+        self._note_running()
         self._asked.forget_past(now, self.book)
         wants = self._wants(now)
         self._is_wanted = bool(wants)
@@ -275,23 +294,22 @@ class Residence:
         self._plan = decided = plan(self.book, wants, now)
         decided.condemned |= self._asked.to_go
         for place, held in self.book.all_held():
-            held.condemned = (place.index, held.model) in decided.condemned
-            if (place.index, held.model) in self._asked.to_go and not held.users and place.is_up:
-                step = Unload(place.index, held.model)
-                if held.state is State.RESIDENT and step not in decided.steps:
-                    decided.steps.append(step)
+            step = Unload(place.index, held.model)
+            held.condemned = step[:] in decided.condemned
+            is_idle = place.is_up and held.state is State.RESIDENT and not held.users
+            if step[:] in self._asked.to_go and is_idle and step not in decided.steps:
+                decided.steps.append(step)
         for step in decided.steps:
             self._do(step, now)
         self._refresh()
+        self._is_over = self.book.excess > 0
         self._arm(gentle=all(want.is_gentle for want in wants))
 
     def _wants(self, now: float) -> list[Want]:
         up = [one for one in self._executors if one.is_ready]
-        wants = wants_of(self._waiting(), self._needs, up)
-        wants += self._asked.wants([one.index for one in up if one.closed_for is None])
-        if due := self.failures.due(now):
-            at = frozenset(one.index for one in up if one.closed_for is None)
-            wants += [Want((model,), now, at, is_gentle=True) for model in due]
+        at = frozenset(one.index for one in up if one.closed_for is None)
+        wants = [*wants_of(self._waiting(), self._needs, up), *self._asked.wants(at)]
+        wants += [Want((model,), now, at, is_gentle=True) for model in self.failures.due(now)]
         known = self.failures
         return [want for want in wants if want.is_gentle or not any(model in known for model in want.models)]
 
@@ -299,11 +317,22 @@ class Residence:
         place, executor = self.book.places[step.place], self._executors[step.place]
         if isinstance(step, Load):
             limit = self.book.ask_load(place, step.model, now)
+            if place.is_running:
+                self._pending.append(step)
+                return
             log.info("executor %d is to load model %s", executor.index, step.model)
             executor.send(LoadFrame(step.model, limit))
         else:
             self.book.ask_unload(place, step.model, now)
             executor.send(UnloadFrame(step.model))
+
+    def _note_running(self) -> None:
+        """See whose main threads are free, and choose anew where to load what no executor was told yet."""
+        for step in self._pending:
+            self.book.withdraw(step.place, step.model)
+        self._pending.clear()
+        for executor in self._executors:
+            self._place(executor).is_running = bool(executor.busy[MAIN] or executor.ahead)
 
     def _refresh(self) -> None:
         """Say of each executor what can't start in it, and why."""
@@ -346,10 +375,11 @@ class Residence:
         if self._timer is not None:
             self._timer.cancel()
         now = time.monotonic()
-        at = min((self.book.next_expiry(place) for place in self.book.places), default=math.inf)
-        at = min(at, self.failures.next_at())
+        kept = self._plan.kept
+        at = min((self.book.next_expiry(place, kept) for place in self.book.places), default=math.inf)
+        at = max(min(at, self.failures.next_at(now)), now + _TICK_S)
         if self._watch.is_watching or (self._is_wanted and not gentle):
-            at = min(at, now + _TICK_S)
+            at = now + _TICK_S
         elif self._is_wanted:
             at = max(at, now + _GENTLE_TICK_S)
         self._timer, self._wakes_at = None, at

@@ -13,13 +13,18 @@ from gpu_runner.residency.memory import resident
 
 
 class Offence(NamedTuple):
-    """Why an executor that loads is to be killed. `growth` is 0 where it only takes too long."""
+    """Why an executor that loads is to be killed.
+
+    `growth` is 0 where it only takes too long. `is_for_good`: the model alone is too large. `is_shared`:
+    calls ran beside, whose part of the growth nobody knows.
+    """
 
     place: int
     model: str
     why: str
     growth: int = 0
     is_for_good: bool = False
+    is_shared: bool = False
 
 
 @dataclass(slots=True)
@@ -29,6 +34,7 @@ class _Load:
     pid: int | None
     resident: int
     expected: int
+    is_shared: bool
 
 
 class Watch:
@@ -44,29 +50,37 @@ class Watch:
         self._book = book
         self._timeout_s = timeout_s
         self._loads: dict[int, _Load] = {}
-        self._killed: set[int] = set()
 
     @property
     def is_watching(self) -> bool:
         """Whether anything loads."""
         return bool(self._loads)
 
-    def begins(self, place: Place, frame: Loading, pid: int | None) -> None:
-        """An executor has begun to load."""
+    def begins(self, place: Place, frame: Loading, pid: int | None, *, is_shared: bool = False) -> None:
+        """An executor has begun to load, maybe while calls run beside."""
         expected = self._book.need(frame.model, place)
         if frame.resident >= 0:
             self.is_cpu = True
             before = sum(held.bytes for held in place.held.values() if held.state is State.RESIDENT)
-            place.base = max(0, frame.resident - before)
-            place.least_base = place.least_base or place.base
-        self._loads[place.index] = _Load(frame.model, time.monotonic(), pid, frame.resident, expected)
+            place.note_base(frame.resident - before)
+        self._loads[place.index] = _Load(
+            frame.model, time.monotonic(), pid, frame.resident, expected, is_shared
+        )
+
+    def shares(self, index: int) -> None:
+        """A call starts in an executor."""
+        if load := self._loads.get(index):
+            load.is_shared = True
+
+    def is_shared(self, place: Place) -> bool:
+        """Whether calls have run beside what an executor loads."""
+        load = self._loads.get(place.index)
+        return load is not None and load.is_shared
 
     def ends(self, place: Place) -> bool:
         """It has ended, or its executor; returns whether that was killed for it."""
         self._loads.pop(place.index, None)
-        was_killed = place.index in self._killed
-        self._killed.discard(place.index)
-        return was_killed
+        return place.is_dying
 
     def offences(self, now: float) -> Iterator[Offence]:
         """Those that can't go on; each is told once."""
@@ -74,7 +88,7 @@ class Watch:
             offence = self._slow(index, load, now) or self._large(index, load)
             if offence is not None:
                 del self._loads[index]
-                self._killed.add(index)
+                self._book.places[index].is_dying = True
                 yield offence
 
     def _slow(self, index: int, load: _Load, now: float) -> Offence | None:
@@ -89,16 +103,18 @@ class Watch:
         growth = resident(load.pid) - load.resident
         if growth <= 0:
             return None
-        book.grown(book.places[index], load.model, growth)
-        if growth <= load.expected or book.used <= book.budget:
+        book.grown(book.places[index], load.model, growth, is_sure=not load.is_shared)
+        used = sum(place.used for place in book.places if not place.is_dying)
+        if growth <= load.expected or used <= book.budget:
             return None
-        room = max(0, book.budget - sum(place.base for place in book.places))
+        room = max(1, book.room)
         return Offence(
             index,
             load.model,
             f"needs more than the {room} bytes that HEADRACE_MEMORY={book.budget} leaves beside executors",
-            growth,
-            is_for_good=growth > room,
+            min(growth, room) if load.is_shared else growth,
+            is_for_good=growth > room and not load.is_shared,
+            is_shared=load.is_shared,
         )
 
     def seconds_to(self, place: Place, models: Iterable[str], now: float) -> float:
