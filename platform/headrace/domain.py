@@ -165,17 +165,21 @@ class Batch:
         max_wait: how long the first call of a batch waits for others, in seconds.
 
     Raises:
-        ValueError: `max_cost` isn't positive, or `max_wait` is negative.
+        ValueError: `max_cost` isn't a positive finite number, or `max_wait` isn't one from 0.
     """
 
     max_cost: float
     max_wait: float = 0.005
 
     def __post_init__(self) -> None:
-        if not 0 < self.max_cost < float("inf"):
-            raise ValueError(f"max_cost must be positive, not {self.max_cost!r}")
-        if not 0 <= self.max_wait < float("inf"):
-            raise ValueError(f"max_wait must not be negative, not {self.max_wait!r}")
+        if not _is_number(self.max_cost) or not 0 < self.max_cost < float("inf"):
+            raise ValueError(f"max_cost must be a positive number, not {self.max_cost!r}")
+        if not _is_number(self.max_wait) or not 0 <= self.max_wait < 10**9:
+            raise ValueError(f"max_wait must be a number of seconds from 0, not {self.max_wait!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class CostTerm(msgspec.Struct, frozen=True):
@@ -212,6 +216,13 @@ class Cost(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.terms + other.terms)
+
+    @property
+    def least(self) -> float:
+        """What every input costs at least: the constants, where no other term can be below zero."""
+        if any(term.kind == "value" or term.weight < 0 for term in self.terms):
+            return 0.0
+        return sum(term.weight for term in self.terms if term.kind == "constant")
 
     def of(self, input: Any) -> float:  # noqa: A002 - the platform's word for it
         """The cost of a decoded JSON input; from 0 to 1e18."""

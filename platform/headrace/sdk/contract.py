@@ -18,6 +18,7 @@ from headrace.domain import Cost
 from headrace.errors import HeadraceError, InvalidInput, InvalidOutput
 from headrace.sdk.places import Place
 from headrace.sdk.schemas import compiled, input_schema, output_schema
+from headrace.sdk.signature import NO_ITEMS
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -36,12 +37,12 @@ class Contract(Generic[In, Out]):
         DeclarationError: a type has no schema, or one that can't be checked.
     """
 
-    def __init__(self, input_type: Any, output_type: Any, place: Place, item_type: Any = None) -> None:
+    def __init__(self, input_type: Any, output_type: Any, place: Place, item_type: Any = NO_ITEMS) -> None:
         self._input: TypeAdapter[In]
         self._input, self.input_schema = _described("input type", input_type, input_schema, place)
         self._output = _Written("output type", output_type, place)
         self.output_schema = self._output.schema
-        self._item = None if item_type is None else _Written("item type", item_type, place)
+        self._item = None if item_type is NO_ITEMS else _Written("item type", item_type, place)
         self.item_schema = None if self._item is None else self._item.schema
         try:
             self._accepts = compiled(self.input_schema)
@@ -100,7 +101,7 @@ class Contract(Generic[In, Out]):
         """Raises a DeclarationError when a path leads nowhere: such a cost would be 0 for every input."""
         for term in cost.terms:
             if not _leads_somewhere(term.path, self.input_schema):
-                raise place.error("cost", f"the input has no {term.path!r}")
+                raise place.error("cost", f"the input has no {term.path!r}{_fields(self.input_schema)}")
 
 
 class _Written:
@@ -223,6 +224,15 @@ def _non_finite(value: Any, path: str) -> str | None:
         return None
     found = (_non_finite(child, path + _pointer([key])) for key, child in children)
     return next((place for place in found if place is not None), None)
+
+
+def _fields(root: dict[str, Any]) -> str:
+    """What an input has, for who has named something else."""
+    schema = root
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    names = list(schema.get("properties", {}))
+    return f"; its fields are {', '.join(names)}" if names else ""
 
 
 def _leads_somewhere(path: str, root: dict[str, Any]) -> bool:

@@ -12,7 +12,14 @@ import msgspec
 from headrace.domain import Batch, Manifest
 from headrace.sdk.bytecode import fingerprint
 from headrace.sdk.functions import Function
-from headrace.sdk.options import FunctionOptions, Options, check_function_name, check_reserve, read_options
+from headrace.sdk.options import (
+    FunctionOptions,
+    Options,
+    check_batch,
+    check_function_name,
+    check_reserve,
+    read_options,
+)
 from headrace.sdk.places import Place, caller
 from headrace.sdk.signature import Signature, read_signature
 
@@ -124,6 +131,8 @@ def _declare(
     name = check_function_name(fn.__name__ if options.name is None else options.name, place)
     signature = read_signature(fn, place, names, is_batched=batch is not None, collect=collect)
     check_reserve(options, place, is_async=signature.is_async)
+    if batch is not None:
+        check_batch(batch, options, place)
     contract: Contract[Any, Any] = Contract(
         signature.input_type, signature.output_type, place, signature.item_type
     )

@@ -118,5 +118,10 @@ def uses(model: Model[T]) -> T:
         DeclarationError: the argument isn't a model.
     """
     if not isinstance(cast("object", model), Model):
-        raise Place.of_caller("uses(...)").error("", f"takes what @model declared, not {model!r}")
+        hint = _hint(model)
+        raise Place.of_caller("uses(...)").error("", f"takes what @model declared, not {model!r}{hint}")
     return cast("T", Uses(model))
+
+
+def _hint(other: object) -> str:
+    return f": put @model() above {other.__name__}" if isinstance(other, FunctionType) else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypedDict
 
 from headrace import pools
-from headrace.domain import LANE_NAME, Budget, Cost, Limits
+from headrace.domain import LANE_NAME, Batch, Budget, Cost, Limits
 from headrace.sdk.places import Place
 
 MAX_ATTEMPTS: Final = 20
@@ -88,6 +88,25 @@ def check_reserve(options: Options, place: Place, *, is_async: bool) -> None:
     if options.reserve and (is_async or options.concurrency > 1):
         why = "is async" if is_async else f"has a concurrency of {options.concurrency}"
         raise place.error("reserve", f"the function {why}, so it has slots of its own: leave out reserve=")
+
+
+def check_batch(batch: Batch, options: Options, place: Place) -> None:
+    """Refuse a batch that can't do what it is for, with the rest of the declaration as it is.
+
+    Raises:
+        DeclarationError: no two calls fit into it, or they might wait longer for others than they may wait.
+    """
+    queue, least = options.budget.queue, options.cost.least
+    if batch.max_wait > queue:
+        raise place.error(
+            "batch", f"max_wait ({batch.max_wait:g} s) must not be over the queue budget ({queue:g} s)"
+        )
+    if batch.max_cost < 2 * least:
+        raise place.error(
+            "batch",
+            f"max_cost ({batch.max_cost:g}) has no room for two calls, as each costs {least:g} at least: "
+            f"make it {2 * least:g} or more, or leave out batch=",
+        )
 
 
 def check_function_name(name: object, place: Place) -> str:

@@ -15,8 +15,8 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from types import SimpleNamespace, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from types import FunctionType, MethodType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from headrace.sdk.call import Call
 from headrace.sdk.file import File
@@ -30,6 +30,9 @@ _STREAMS: Final = (Iterator, Iterable, Generator)
 _ASYNC_STREAMS: Final = (AsyncIterator, AsyncIterable, AsyncGenerator)
 _LISTS: Final = (list, Sequence)
 
+NO_ITEMS: Final = inspect.Signature.empty
+"""In the place of an item's type: the body doesn't stream. None is a type, of items that are None."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -38,7 +41,7 @@ class Signature:
     Args:
         input_type: the type of one call's input, resolved.
         output_type: the type of one call's output, resolved.
-        item_type: the type of a stream's items; None for what doesn't stream.
+        item_type: the type of a stream's items; `NO_ITEMS` for what doesn't stream.
         call_parameter: the parameter that takes the running call, or the running calls of a batch, if any.
         models: the models to inject, by parameter.
         is_async: whether the body runs in the event loop.
@@ -81,14 +84,16 @@ def read_signature(
     _check_input(first, place)
     call_parameter, models = _injected(injected, place, resolve, is_batched=is_batched)
     if signature.return_annotation is signature.empty:
-        raise place.error("return", "has no type; annotate it (-> None for a function without a result)")
+        raise place.error("return", f"has no type; {_missing_type(fn)}")
     returned = resolve("return", signature.return_annotation)
     streams = _is_stream(fn, returned)
     input_type = resolve(f"parameter {first.name!r}", first.annotation)
-    item_type = None
+    item_type: Any = NO_ITEMS
     if is_batched:
         if streams:
             raise place.error("batch", "a body that yields can't be batched: leave out batch=")
+        if collect is not None:
+            raise place.error("collect", "joins what a body yields, and a batched one returns: leave it out")
         input_type = _element(input_type, f"parameter {first.name!r}", place)
         returned = _without_exceptions(_element(returned, "return", place), place)
     elif streams:
@@ -102,8 +107,18 @@ def read_signature(
         returned = _collected(collect, item_type, place)
     elif collect is not None:
         raise place.error("collect", "joins what a body yields, and this one returns: leave it out")
+    else:
+        _check_holds_no_exception(returned, "return", place)
     is_async = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
     return Signature(input_type, returned, item_type, call_parameter, models, is_async)
+
+
+def _missing_type(fn: Callable[..., Any]) -> str:
+    if inspect.isasyncgenfunction(fn):
+        return "annotate it, as the body yields: -> AsyncIterator[ITEM]"
+    if inspect.isgeneratorfunction(fn):
+        return "annotate it, as the body yields: -> Iterator[ITEM]"
+    return "annotate it (-> None for a function without a result)"
 
 
 def _is_stream(fn: Callable[..., Any], returned: Any) -> bool:
@@ -122,17 +137,41 @@ def _element(annotation: Any, field: str, place: Place) -> Any:
 
 def _without_exceptions(annotation: Any, place: Place) -> Any:
     """The type without `Exception`, which stands for an item that failed."""
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
-    arguments: tuple[Any, ...] = get_args(annotation)
-    kept = tuple(one for one in arguments if not _is_exception(one))
+    if get_origin(annotation) is Annotated:
+        inner, *notes = get_args(annotation)
+        return Annotated[_without_exceptions(inner, place), *notes]
+    members: tuple[Any, ...] = get_args(annotation) if _is_union(annotation) else (annotation,)
+    kept: list[Any] = []
+    for member in members:
+        if not _is_exception(member):
+            kept.append(member if member is annotation else _without_exceptions(member, place))
+        elif not issubclass(member, Exception):
+            raise place.error(
+                "return",
+                f"{member.__name__} can't stand for an item that failed: write list[OUTPUT | Exception]",
+            )
     if not kept:
-        raise place.error("return", "has no type of an output that succeeded")
-    return Union[kept]  # noqa: UP007 - of as many as there are
+        raise place.error("return", "has no type of an output that succeeded: write list[OUTPUT | Exception]")
+    return Union[tuple(kept)]  # noqa: UP007 - of as many as there are
+
+
+def _check_holds_no_exception(annotation: Any, field: str, place: Place) -> None:
+    """Refuse what may be meant as that of a batched function: in all others an exception is raised."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    for member in get_args(annotation) if _is_union(annotation) else (annotation,):
+        if _is_exception(member):
+            raise place.error(
+                field, f"{member.__name__} can't be written as JSON: leave it out of the type, and raise it"
+            )
+
+
+def _is_union(annotation: object) -> bool:
+    return get_origin(annotation) in (Union, UnionType)
 
 
 def _is_exception(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Exception)
+    return isinstance(annotation, type) and issubclass(annotation, BaseException)
 
 
 def _item(fn: Callable[..., Any], returned: Any, place: Place) -> Any:
@@ -146,6 +185,7 @@ def _item(fn: Callable[..., Any], returned: Any, place: Place) -> Any:
         raise place.error(
             "return", f"must be {'Async' if is_async else ''}Iterator[ITEM], as the body yields"
         )
+    _check_holds_no_exception(arguments[0], "return", place)
     return arguments[0]
 
 
@@ -155,6 +195,17 @@ def _collected(collect: Callable[..., Any], item_type: Any, place: Place) -> Any
         return list[item_type]
     if getattr(collect, "__name__", "") == "join" and isinstance(getattr(collect, "__self__", None), str):
         return str  # "".join
+    if not isinstance(collect, FunctionType | MethodType):
+        what = getattr(collect, "__name__", None) or f"this {type(collect).__name__}"
+        raise place.error("collect", f"must be a function with a return type: write one that calls {what}")
+    if inspect.iscoroutinefunction(collect) or inspect.isasyncgenfunction(collect):
+        raise place.error("collect", "must not be async: what it returns is the function's output")
+    if inspect.isgeneratorfunction(collect):
+        raise place.error("collect", "must not yield: what it returns is the function's output")
+    try:
+        inspect.signature(collect).bind([])
+    except TypeError as error:
+        raise place.error("collect", f"is called with one argument, the list of items ({error})") from None
     try:
         found = get_type_hints(collect, include_extras=True)
     except Exception as error:  # its types may be anywhere
@@ -163,6 +214,7 @@ def _collected(collect: Callable[..., Any], item_type: Any, place: Place) -> Any
         raise place.error(
             "collect", "has no return type; annotate it, as it is the type of the function's output"
         )
+    _check_holds_no_exception(found["return"], "collect", place)
     return found["return"]
 
 
@@ -181,8 +233,6 @@ def _check_input(first: inspect.Parameter, place: Place) -> None:
 def _injected(
     parameters: list[inspect.Parameter], place: Place, resolve: _Resolver, *, is_batched: bool
 ) -> tuple[str | None, dict[str, Model[Any]]]:
-    running: Any = list[Call] if is_batched else Call
-    words = "list[Call]" if is_batched else "Call"
     call_parameter: str | None = None
     models: dict[str, Model[Any]] = {}
     for parameter in parameters:
@@ -198,7 +248,10 @@ def _injected(
         if isinstance(parameter.default, Uses):
             # Its annotation stays unread: the type may exist for type checkers only.
             models[parameter.name] = parameter.default.model
-        elif resolve(field, parameter.annotation) != running:
+        elif not _takes_running(found := resolve(field, parameter.annotation), is_batched=is_batched):
+            if found is Call:
+                raise place.error(field, "a batched function takes calls: list[Call]")
+            words = "list[Call]" if is_batched else "Call"
             raise place.error(
                 field, f"nothing to inject; annotate it as {words}, or give it the default uses(MODEL)"
             )
@@ -209,6 +262,13 @@ def _injected(
         else:
             call_parameter = parameter.name
     return call_parameter, models
+
+
+def _takes_running(annotation: Any, *, is_batched: bool) -> bool:
+    """Whether the type is that of the running call, or of the running calls of a batch."""
+    if not is_batched:
+        return annotation is Call
+    return get_origin(annotation) in _LISTS and get_args(annotation) == (Call,)
 
 
 class _Resolver:
