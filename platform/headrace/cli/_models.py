@@ -114,13 +114,15 @@ def end_of_load(model: str, runner_id: str, report: Report | None, *, is_news: b
     if report is None:
         raise HeadraceError(f"runner {short_id(runner_id)} has left, or was lost")
     standing = [one for one in report.models if one.model == model]
+    if not is_news:
+        return None  # of the time before: the model may have been unloaded since, or have failed before
     for one in standing:
         if one.state == "loaded":
             return (
                 f"model {model} is loaded {where}, executor {one.executor}, on {one.device}: "
                 f"{size(one.size)} in {one.load_s:.1f} s"
             )
-    if not is_news or any(one.state in ("loading", "waiting") for one in standing):
+    if any(one.state in ("loading", "waiting") for one in standing):
         return None
     for one in standing:
         if one.state == "failed":

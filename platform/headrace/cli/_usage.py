@@ -20,7 +20,7 @@ _DROPPED: Final = ("JOINED", "ABANDONED", "EXPIRED")
 
 
 async def since_then(database: Database, seconds: float, function: str | None) -> list[Counted]:
-    """What was counted in the last so many seconds, the whole first minute included."""
+    """What was counted in the last so many seconds, with the whole first minute, or hour if it is old."""
     until = datetime.now(UTC)
     since = (until - timedelta(seconds=seconds)).replace(second=0, microsecond=0)
     return await read(database, since, until, function=function)
@@ -45,7 +45,7 @@ def document(counted: Sequence[Counted]) -> list[dict[str, Any]]:
 
 
 def listed(counted: Sequence[Counted], width: int | None) -> str:
-    """A table of functions, and why calls were refused or failed."""
+    """A table of functions, why callers got no result, and how executions ended that didn't succeed."""
     functions = sorted({one.series.function for one in counted})
     if not functions:
         return "nothing was counted in that time"
@@ -79,9 +79,20 @@ def _seconds(histogram: Histogram, share: float) -> str:
 
 
 def _reasons(counted: Sequence[Counted]) -> list[str]:
-    why: Counter[tuple[str, str, str]] = Counter()
+    answers: Counter[tuple[str, str]] = Counter()
+    endings: Counter[tuple[str, str]] = Counter()
     for one in counted:
-        if one.series.reason:
-            why[one.series.function, one.series.kind, one.series.reason] += one.histogram.number
-    lines = [f"{name}: {count} {kind}, {reason}" for (name, kind, reason), count in sorted(why.items())]
-    return ["\n".join(lines)] if lines else []
+        name, kind, reason, _ = one.series
+        if kind == "failure":
+            endings[name, reason] += one.histogram.number
+        elif reason:
+            answers[name, f"{kind}: {reason}"] += one.histogram.number
+    return [
+        *_counts("what callers got instead of a result:", answers),
+        *_counts("how executions ended that did not succeed:", endings),
+    ]
+
+
+def _counts(title: str, found: Counter[tuple[str, str]]) -> list[str]:
+    lines = [f"  {name}: {count} {what}" for (name, what), count in sorted(found.items())]
+    return ["\n".join([title, *lines])] if lines else []

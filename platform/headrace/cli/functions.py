@@ -150,8 +150,8 @@ def capacity(as_json: bool) -> None:
 def usage(name: str | None, since: float, as_json: bool) -> None:
     """Show how often functions were called, what became of the calls, and how long they took.
 
-    Minutes of the last 7 days are kept, and hours of the last 25 months. What was counted in the present
-    minute isn't in it yet.
+    Minutes of the last 7 days are kept, and hours of the last 25 months: what begins before the last 7 days
+    begins with a whole hour (UTC). What was counted in the present minute isn't in it yet.
     """
     from headrace.cli._site import with_database  # noqa: PLC0415 - slow to load
     from headrace.cli._usage import document, listed, since_then  # noqa: PLC0415

@@ -92,6 +92,7 @@ class Client:
         """Call a function, and yield the items of its output as they are made; the output itself comes last.
 
         The call is made when the first item is asked for. Of a function that doesn't stream there are none.
+        The stream's `result` is None before the end; its `close()` ends it sooner, and stops the function.
 
         Args:
             name: the function's name.

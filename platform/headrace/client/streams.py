@@ -79,11 +79,13 @@ class Stream:
 
     def _events(self) -> Generator[tuple[str, Any]]:
         """What the function says, up to its result; progress as the arguments of `on_progress`."""
+        is_open = False
         try:
             with self._open() as response:
                 if response.status_code != 200:
                     response.read()
                     raise self._refused(response)
+                is_open = True
                 for event in httpx2.EventSource(response):
                     if event.event in {"item", "result"}:
                         yield event.event, event.json()
@@ -94,7 +96,11 @@ class Stream:
                         problem = cast("dict[str, Any]", event.json())
                         raise CallRefused(int(problem["status"]), problem)
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            raise self._lost(error) from None
+            raise (_cut_off(error) if is_open else self._lost(error)) from None
         except (httpx2.SSEError, ValueError, KeyError, TypeError):
             raise self._lost(ValueError("what it sends is no stream of a Headrace gateway")) from None
-        raise self._lost(EOFError("the stream ended before the call did"))
+        raise _cut_off("it ended before the call did")
+
+
+def _cut_off(reason: object) -> Unreachable:
+    return Unreachable(f"the stream was cut off: {reason}")

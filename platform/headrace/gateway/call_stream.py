@@ -8,6 +8,7 @@ and neither the link nor the other calls on it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -41,6 +42,8 @@ class CallStream:
     def __init__(self) -> None:
         self.items = 0
         """Items that have come so far: from the first one on the call can't be started again."""
+        self.began_at = 0.0
+        """When the present start began to run, by `time.monotonic()`; 0 before."""
         self._events: deque[Event] = deque()
         self._is_told = False
         self._owed = 0
@@ -51,7 +54,7 @@ class CallStream:
 
     def open(self, grant: Callable[[int], None]) -> None:
         """A start was sent to a runner, with a whole window; credits go there from now on."""
-        self._grant, self._owed = grant, 0
+        self._grant, self._owed, self.began_at = grant, 0, 0.0
 
     def take(self, frame: Item | Progress | Started) -> None:
         """Take an item, how far the call is, or that it runs, of which the client may learn."""
@@ -65,7 +68,7 @@ class CallStream:
                 data = {"fraction": frame.fraction, "message": frame.message}
                 self._events.append(Event("progress", _encode(data)))
             case Started():
-                self._is_told = True
+                self._is_told, self.began_at = True, time.monotonic()
         self._wake()
 
     def end(self, kind: str, data: bytes) -> None:

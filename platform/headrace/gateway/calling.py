@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,11 @@ class Asked:
         if isinstance(answer, _EXECUTED):
             self.queue_ms, self.exec_ms = answer.queue_ms, answer.exec_ms
 
+    def note_left(self) -> None:
+        """Keep for how long a start has run that nobody waits for any more, where its stream tells."""
+        if self.stream is not None and self.stream.began_at:
+            self.exec_ms = (time.monotonic() - self.stream.began_at) * 1000
+
 
 class Caller:
     """Gets calls answered by the runners.
@@ -106,6 +112,7 @@ class Caller:
                 answer = await self._wait(pending, asked, accepted_at)
             except BaseException:
                 serving.link.stop(asked.job_id)
+                asked.note_left()
                 raise
             asked.note(answer)
             if isinstance(answer, Result):
@@ -222,6 +229,10 @@ def _out_of_time(asked: Asked) -> Problem:
 
 def _worker_lost(asked: Asked) -> Problem:
     starts = asked.charged + asked.uncharged
+    if asked.has_items:
+        detail = "The stream was cut off, as the process that ran the call ended"
+        detail += "; a stream isn't started again after its first item."
+        return Problem("worker-lost", detail, attempt=starts)
     when = "its only start" if starts == 1 else f"each of its {starts} starts"
     detail = f"The process that ran the call ended unexpectedly at {when}."
     if asked.attempt > starts:

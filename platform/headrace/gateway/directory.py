@@ -13,7 +13,7 @@ import jsonschema_rs
 from headrace.domain import Manifest
 from headrace.gateway.metrics import FunctionMetrics, GatewayMetrics
 from headrace.gateway.problems import Problem
-from headrace.gateway.schema_faults import multiplies, without_unions
+from headrace.gateway.schema_faults import choice, multiplies, without_unions
 from headrace.registry import Registry
 from headrace.sdk.schemas import compiled
 
@@ -24,6 +24,11 @@ _ALL_ERRORS_BYTES = 2**14  # the library finds one fault or all: all of a mebiby
 _MASK: Final = "the value"  # an error says what is expected, never what somebody sent
 _SOMEWHERE: Final = {"path": "", "message": "the input doesn't satisfy the function's schema"}
 _MOST_KNOWN: Final = 4
+_UNION_KINDS: Final = (
+    jsonschema_rs.ValidationErrorKind.AnyOf,
+    jsonschema_rs.ValidationErrorKind.OneOfNotValid,
+    jsonschema_rs.ValidationErrorKind.OneOfMultipleValid,
+)
 
 
 class ServedFunction:
@@ -55,11 +60,19 @@ class ServedFunction:
         """
         if self._validator.is_valid(value):
             return
-        errors = [fault for error in self._errors(value, size) for fault in _explain(error)] or [_SOMEWHERE]
+        found = self._errors(value, size)
+        errors = [fault for error in found for fault in self._explain(error)] or [_SOMEWHERE]
         first = errors[0]
         where = f"at {first['path']}: " if first["path"] else ""
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise Problem("invalid-input", f"{where}{first['message']}{more}", errors=errors[:_MOST_ERRORS])
+
+    def _explain(self, error: jsonschema_rs.ValidationError) -> list[dict[str, str]]:
+        if isinstance(error.kind, _UNION_KINDS):
+            said = choice(self.manifest.input_schema, error.schema_path)
+            if said is not None:
+                return [{"path": _pointer(error.instance_path), "message": said}]
+        return _explain(error)
 
     def _errors(self, value: Any, size: int) -> list[jsonschema_rs.ValidationError]:
         if size <= _ALL_ERRORS_BYTES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.gateway.metrics import FunctionMetrics
 from headrace.gateway.problems import Problem
@@ -28,6 +28,10 @@ _WANTED = frozenset(
     }
 )
 _REPLAYED = (b"idempotent-replayed", b"true")
+
+
+CLIENT_LEFT: Final = "client-left"
+"""The code, in access lines and counts, of a call whose client was gone before its answer was complete."""
 
 
 class ClientLeft(Exception):
@@ -67,6 +71,7 @@ class Exchange:
         wants_events: it is to be answered by server-sent events.
         cost: the input's, where it was priced.
         items: how many items of a stream were written; None where the answer is none.
+        follows_job: it is answered by the events of a job, whose end is not its own.
     """
 
     headers: dict[bytes, bytes]
@@ -86,6 +91,7 @@ class Exchange:
     wants_events: bool = False
     cost: float = 0.0
     items: int | None = None
+    follows_job: bool = False
     status: int = 0
     code: str = ""
 
@@ -140,7 +146,7 @@ class Exchange:
         await self._send(headers, body)
 
     def _headers(self, own: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        headers = [*own, (b"x-request-id", self.request_id.encode("ascii")), *self.quota]
+        headers = [(b"x-request-id", self.request_id.encode("ascii")), *self.quota, *own]
         if self.applied:
             headers.append((b"preference-applied", self.applied))
         if self.is_replay:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, cast
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.gateway.requests import access
 from headrace.ids import uuid7
@@ -92,6 +92,7 @@ class Connection(HttpToolsProtocol):
         self._body_bytes = 0
         self._taken = 0  # bytes of answers that the client had taken at `_answer_since`
         self._is_refused = False
+        self._running: RequestResponseCycle | None = None  # `cycle` may be one that waits for it
         self._looking = self.loop.call_later(self.look_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -99,6 +100,10 @@ class Connection(HttpToolsProtocol):
         self._looking.cancel()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        # Uvicorn tells the newest only.
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -148,6 +153,8 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
+        if self._running is None or self._running.response_complete:
+            self._running = self.cycle
         self.headers = []  # for trailers, which mustn't pass for headers (RFC 9110, section 6.5.1)
         self._phase, self._since = _BODY, self.loop.time()
         self._unused = self._body_bytes = 0
@@ -168,6 +175,12 @@ class Connection(HttpToolsProtocol):
         self._unused = 0
         self._phase = _END
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Called when an answer is whole."""
+        if self.pipeline:
+            self._running, _ = self.pipeline[-1]  # it is started now
+        super().on_response_complete()
 
     def _refuse(self, status: HTTPStatus) -> None:
         """Answer that what came is no request, and take nothing more; the client gets a while to read it."""
@@ -190,7 +203,7 @@ class Connection(HttpToolsProtocol):
         access.info("request", request_id=request_id, method="", path="", status=status, total_ms=0)
 
     def _paced_until(self) -> float:
-        scope: Any = self.cycle.scope
+        scope: Any = {} if self._running is None else self._running.scope
         return scope.get(PACED_UNTIL, 0.0)
 
     def _owes_answer(self) -> bool:

@@ -19,9 +19,9 @@ from headrace.gateway.auth import Authenticator, require_call, require_priority
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Asked, Caller
 from headrace.gateway.directory import Directory
-from headrace.gateway.exchange import ClientLeft, Exchange, server_timing, wanted_headers
-from headrace.gateway.http import PACED_UNTIL
+from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, server_timing, wanted_headers
 from headrace.gateway.job_call import JobCall, JobCalls
+from headrace.gateway.job_events import CUT_OFF
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import Problem, to_problem
 from headrace.gateway.quotas import Quotas
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CLIENT_LEFT = 499  # nginx's number for it; nobody gets it
+_CLIENT_LEFT_STATUS = 499  # nginx's number for it; nobody gets it
 
 
 class Invoke:
@@ -106,7 +106,7 @@ class Invoke:
                 result = await self._caller.answer(asked)
                 await exchange.answer(200, result.output, server_timing(result.queue_ms, result.exec_ms))
         except ClientLeft:
-            exchange.status, exchange.code = _CLIENT_LEFT, "client-left"
+            exchange.status, exchange.code = _CLIENT_LEFT_STATUS, CLIENT_LEFT
         except Exception as error:
             problem = to_problem(error)
             if problem.code == "internal-error":
@@ -119,10 +119,23 @@ class Invoke:
     async def _follow(self, exchange: Exchange, asked: Asked | JobCall, scope: Any) -> None:
         """Answer by a stream of events."""
         if isinstance(asked, JobCall):
-            await self._jobs.stream(exchange, asked)
+            await self._follow_job(exchange, asked)
         elif asked.stream is not None:
-            scope[PACED_UNTIL] = time.monotonic() + asked.span.hold
-            await self._streams.answer(exchange, asked, asked.stream)
+            await self._streams.answer(exchange, asked, asked.stream, scope)
+
+    async def _follow_job(self, exchange: Exchange, call: JobCall) -> None:
+        """Answer by the events of its job, which goes on without its client."""
+        end = CUT_OFF
+        try:
+            end = await self._jobs.stream(exchange, call)
+        except Exception as error:
+            end = to_problem(error).code
+            raise
+        finally:
+            self._metrics.stream_ended(exchange.function, end, exchange.items or 0)
+        if end == CLIENT_LEFT:
+            raise ClientLeft
+        exchange.code = "" if end in ("result", CUT_OFF) else end
 
     async def _accept(self, exchange: Exchange, name: str) -> Asked | JobCall:
         """Authenticate, authorise, read and check: everything before a runner or the ledger hears of it."""
@@ -174,7 +187,9 @@ class Invoke:
         return asked
 
     def _record(self, exchange: Exchange, seconds: float) -> None:
-        exchange.metrics.count(exchange.status, seconds, exchange.code, exchange.cost)
+        exchange.metrics.count(
+            exchange.status, seconds, exchange.code, exchange.cost, is_job=exchange.follows_job
+        )
         course = exchange.course
         items = {} if exchange.items is None else {"items": exchange.items}
         self._access.info(

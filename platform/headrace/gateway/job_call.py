@@ -193,10 +193,13 @@ class JobCalls:
             *_quota(call, receipt),
         )
 
-    async def stream(self, exchange: Exchange, call: JobCall) -> None:
+    async def stream(self, exchange: Exchange, call: JobCall) -> str:
         """Submit it, and answer with its events; those of the job of an earlier call from the first one on.
 
         They can be had again under `/jobs`, from wherever the client left off.
+
+        Returns:
+            How the stream ended: `result`, the code of the job's error, `client-left` or `cut-off`.
 
         Raises:
             Problem: the job wasn't accepted, or its result isn't kept any longer.
@@ -211,6 +214,7 @@ class JobCalls:
             job = await self._joined(exchange, call)
             if job.result_expired:
                 raise job_view.expired_result(job)
+        exchange.follows_job = True
         await exchange.begin(
             *HEADERS,
             (b"headrace-job-id", call.job_id.encode("ascii")),
@@ -222,6 +226,7 @@ class JobCalls:
         exchange.items = events.items
         if events.job is not None:
             call.note(events.job)
+        return events.end
 
     async def _submit(self, call: JobCall) -> Receipt:
         receipt = await self._submitter.submit(call.new)

@@ -19,6 +19,7 @@ from headrace.database import Database
 from headrace.domain import FINAL
 from headrace.errors import DatabaseError
 from headrace.gateway import job_view
+from headrace.gateway.exchange import CLIENT_LEFT
 from headrace.gateway.problems import Problem
 from headrace.gateway.sse import HEADERS, HEARTBEAT, HEARTBEAT_S, frame
 from headrace.gateway.waking import Watch, Watcher, departure
@@ -29,6 +30,8 @@ from headrace.ledger.reading import Job, JobEvent
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
 
+CUT_OFF: Final = "cut-off"
+"""How a stream ends when its gateway does, or when its job is pruned meanwhile."""
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _encode = msgspec.json.Encoder().encode
 
@@ -59,6 +62,8 @@ class EventStream:
         """As it was read last."""
         self.items = 0
         """How many items were sent."""
+        self.end = CUT_OFF
+        """How it ended: `result`, the code of the job's error, `client-left`, or `cut-off`."""
         self._job_id = job if isinstance(job, str) else job.job_id
         self._database = database
         self._watcher = watcher
@@ -102,11 +107,18 @@ class EventStream:
             if frames:
                 await _body(send, frames, more=True)
             if is_last or leaving.done() or watch.is_closed:
+                self.end = self._how_it_ended(is_last=is_last, has_left=leaving.done())
                 return
             if self._is_behind or await watch.changed(HEARTBEAT_S):
                 frames, is_last = await self._news(watch)
             else:
                 frames = HEARTBEAT
+
+    def _how_it_ended(self, *, is_last: bool, has_left: bool) -> str:
+        if is_last and self.job is not None and self.job.state in FINAL:
+            fault = job_view.fault_of(self.job)
+            return "result" if fault is None else fault.category
+        return CLIENT_LEFT if has_left else CUT_OFF
 
     async def _news(self, watch: Watch) -> tuple[bytes, bool]:
         """A page of what the reader hasn't got yet, and whether that is all there will ever be."""

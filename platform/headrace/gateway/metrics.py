@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headrace.gateway.problem_kinds import KINDS
 from headrace.usage.counts import kind_of
 from headrace.usage.recording import Recorder
 
@@ -22,7 +23,9 @@ class FunctionMetrics:
         self._by_status: dict[int, Counter] = {}
         self.seconds = seconds.labels(name)
 
-    def count(self, status: int, seconds: float, code: str = "", cost: float = 0.0) -> None:
+    def count(
+        self, status: int, seconds: float, code: str = "", cost: float = 0.0, *, is_job: bool = False
+    ) -> None:
         """A call was answered after so many seconds.
 
         Args:
@@ -30,15 +33,23 @@ class FunctionMetrics:
             seconds: since the call came.
             code: of the problem that was the answer, or ended a stream.
             cost: of the input, where it has one and was priced.
+            is_job: it became a job that its client followed, or left: accepted, whatever became of the job.
         """
         counter = self._by_status.get(status)
         if counter is None:
             counter = self._by_status[status] = self._calls.labels(self._name, str(status))
         counter.inc()
         self.seconds.observe(seconds)
-        if self._name and (counted := kind_of(status, code)):
+        counted = ("accepted", "") if is_job else kind_of(_meant(status, code), code)
+        if self._name and counted:
             kind, reason = counted
             self._usage.observe(self._name, kind, seconds, cost, reason)
+
+
+def _meant(status: int, code: str) -> int:
+    """The status of the problem, where that came in a stream, after the 200."""
+    kind = KINDS.get(code) if code else None
+    return status if kind is None else kind.status
 
 
 class GatewayMetrics:
@@ -103,11 +114,12 @@ class GatewayMetrics:
         # What isn't a function's counts together: names that callers make up would grow without bound.
         self.no_function = FunctionMetrics("", self._calls, self._seconds, self.usage)
 
-    def stream_ended(self, function: str, end: str, items: int, first_item_s: float | None) -> None:
+    def stream_ended(self, function: str, end: str, items: int, first_item_s: float | None = None) -> None:
         """A call that was to be answered by a stream has ended, after so many items."""
         self._streams.labels(function, end).inc()
-        if first_item_s is not None:
+        if items:
             self._items.labels(function).inc(items)
+        if first_item_s is not None:
             self._first_items.labels(function).observe(first_item_s)
 
     def of(self, function: str) -> FunctionMetrics:

@@ -226,7 +226,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         502,
         "The process that ran the call was lost",
         "Every start that the call was allowed was lost with the process that ran it, or no runner could "
-        "start it again in time.",
+        "start it again in time. A stream isn't started again after its first item.",
         "The call may have had effects; call again if repeating it is harmless.",
     ),
     "no-runner": Kind(
@@ -240,7 +240,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         503,
         "The function cannot be loaded",
         "A runner serves the function but could not load what it needs, such as its model.",
-        "Try again after `Retry-After` seconds; the runner's log has the cause.",
+        "Try again after `Retry-After` seconds; `GET /fn/{name}` and the runner's log have the cause.",
         retry_after=30,
     ),
     "busy": Kind(

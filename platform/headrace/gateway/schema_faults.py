@@ -7,7 +7,7 @@ a value is valid is known quickly in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 Schema = dict[str, Any]
@@ -47,6 +47,31 @@ def without_unions(schema: Any) -> Any:
         else:
             kept[keyword] = without_unions(value)
     return kept
+
+
+def choice(schema: Schema, path: Sequence[str | int]) -> str | None:
+    """What to say of a value that satisfies no branch of a union, or more than one: which fields it is about.
+
+    None where its branches say more than that a field is there.
+
+    Args:
+        schema: the whole.
+        path: from there to the union's keyword.
+    """
+    found: Any = schema
+    for part in path:
+        if not (isinstance(found, list) or (isinstance(found, dict) and part in found)):
+            return None
+        found = cast("Any", found)[part]
+    branches = cast("list[Any]", found) if isinstance(found, list) else []
+    if not branches or not all(_only_requires(branch) for branch in branches):
+        return None
+    which = ", ".join(" and ".join(branch["required"]) for branch in branches)
+    return f"one of {which} is needed" if path[-1] == "anyOf" else f"exactly one of {which} is needed"
+
+
+def _only_requires(branch: Any) -> bool:
+    return isinstance(branch, dict) and set(cast("Schema", branch)) == {"required"}
 
 
 def _is_plain(branch: Any) -> bool:

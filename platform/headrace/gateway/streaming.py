@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Final
+from collections.abc import MutableMapping
+from typing import Any, Final
 
 from headrace.gateway import sse
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Asked, Caller
-from headrace.gateway.exchange import ClientLeft, Exchange
+from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange
+from headrace.gateway.http import PACED_UNTIL
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import to_problem
 
@@ -41,8 +43,16 @@ class StreamCalls:
         self._metrics = metrics
         self._public_url = public_url
 
-    async def answer(self, exchange: Exchange, asked: Asked, stream: CallStream) -> None:
-        """Write what the call says until its end.
+    async def answer(
+        self, exchange: Exchange, asked: Asked, stream: CallStream, scope: MutableMapping[str, Any]
+    ) -> None:
+        """Write what the call says until its end, at the client's pace while it runs.
+
+        Args:
+            exchange: the request, which is answered.
+            asked: the call.
+            stream: what is said of it.
+            scope: the request's, in which its connection is told of the pace.
 
         Raises:
             Problem: what became of the call, where nothing was written yet.
@@ -51,11 +61,12 @@ class StreamCalls:
         writer = _Writer(exchange, stream)
         writing = asyncio.create_task(writer.write())
         end = "cut-off"
+        scope[PACED_UNTIL] = time.monotonic() + asked.span.hold
         try:
             try:
                 result = await self._caller.answer(asked)
             except ClientLeft:
-                end = "client-left"
+                end = CLIENT_LEFT
                 raise
             except Exception as error:
                 problem = to_problem(error)
@@ -69,6 +80,8 @@ class StreamCalls:
             else:
                 end = "result"
                 stream.end("result", result.output)
+            finally:
+                scope[PACED_UNTIL] = 0.0  # no slot bounds any more how many such streams there are
             await writing
         finally:
             writing.cancel()

@@ -26,6 +26,19 @@ async def prune_jobs(database: Database, after_s: float, limit: int) -> int:
     return await _prune(database, "prune_jobs", after_s, limit)
 
 
+async def prune_items(database: Database, after_s: float, limit: int) -> int:
+    """Items of jobs that are gone, of at most `limit` of those; returns of how many.
+
+    A gateway of an earlier release forgets jobs without them.
+
+    Args:
+        database: an open one.
+        after_s: seconds for which jobs are kept after their end.
+        limit: how many jobs.
+    """
+    return await _prune(database, "prune_items", after_s, limit)
+
+
 async def prune_keys(database: Database, limit: int) -> int:
     """Idempotency keys past the time that they were given."""
     return (await database.fetch(_SQL["prune_keys"], {"limit": limit}))[0]["pruned"]

@@ -45,6 +45,7 @@ class Pruning:
             "idempotency keys": lambda limit: retention.prune_keys(database, limit),
         }
         self._seldom: dict[str, Prune] = {
+            "jobs' items": lambda limit: retention.prune_items(database, job_ttl_s, limit),
             "batches": lambda limit: retention.prune_batches(database, batch_ttl_s, limit),
             "flows": lambda limit: retention.prune_flows(database, limit),
             "audit rows": lambda limit: retention.prune_audit(database, audit_ttl_s, limit),
@@ -59,7 +60,7 @@ class Pruning:
         await prune(self._often)
 
     async def seldom(self) -> None:
-        """Forget what there is less of: batches, flows, audit rows, counts of usage."""
+        """Forget what there is less of: items without a job, batches, flows, audit rows, counts of usage."""
         await prune(self._seldom)
 
 

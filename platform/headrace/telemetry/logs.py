@@ -108,6 +108,22 @@ def configure(stream: TextIO = sys.stdout) -> None:
     )
 
 
+def configure_plain(stream: TextIO = sys.stdout) -> None:
+    """Send warnings and errors of this process to `stream` as text, for people; the rest nowhere."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_PlainFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+class _PlainFormatter(logging.Formatter):
+    """`warning: ...`; an exception gives its type, but not its message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        why = f" ({type(error).__qualname__})" if error else ""
+        return f"{record.levelname.lower()}: {record.getMessage()}{why}"
+
+
 def join_lines(loop: asyncio.AbstractEventLoop) -> None:
     """Write structlog's lines some at a time, at the latest after 50 ms; only for loggers used in the loop.
 

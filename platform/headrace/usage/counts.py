@@ -22,10 +22,10 @@ Kind = Literal[
 
 By runners: `queue`, the wait of each start, and `execution`, the time of each execution that succeeded, in
 seconds; `failure`, the time of each that didn't, by outcome; `joined`, how many calls an execution of a
-batched function had. By gateways: `served`, direct calls with a result, by the seconds from arrival to
-answer; and in the same way `accepted`, calls that became jobs; `refused`, calls for which there was no room,
-by problem; `abandoned`, calls whose client left; `expired`, calls whose hold or deadline passed; `failed`,
-calls that failed, by problem. What a caller has done wrong isn't counted: it is no demand.
+batched function had. By gateways: `served`, calls answered with a result, by the seconds from arrival to
+answer; and in the same way `accepted`, calls answered with a job or its events; `refused`, calls for which
+there was no room, by problem; `abandoned`, calls whose client left; `expired`, calls whose hold or deadline
+passed; `failed`, calls that failed, by problem. What a caller has done wrong isn't counted: it is no demand.
 """
 
 REFUSED_STATUSES = frozenset({429, 503})
@@ -59,7 +59,7 @@ def kind_of(status: int, code: str) -> tuple[str, str] | None:
     """What an answer counts as, and why; None for one that is no demand.
 
     Args:
-        status: of the answer.
+        status: of the answer; where a problem ended a stream, that of the problem.
         code: of its problem; empty where there is none.
     """
     if not code:
@@ -71,5 +71,4 @@ def kind_of(status: int, code: str) -> tuple[str, str] | None:
         return "expired", ""
     if status in REFUSED_STATUSES:
         return "refused", code
-    # A stream's problem comes after its status.
-    return ("failed", code) if status >= _FAILED_FROM or status in _SUCCESS else None
+    return ("failed", code) if status >= _FAILED_FROM else None

@@ -10,7 +10,8 @@ from headrace.database import Database, Jsonb, queries
 from headrace.usage.counts import Minute
 
 _SQL: Final = queries("usage")
-_HOURS_AT_ONCE: Final = 24
+_SUM_WITHIN_S: Final = 120.0
+"""An hour of 40,000 series-minutes takes a second or two, and a machine may be busy."""
 
 
 async def add(
@@ -45,9 +46,12 @@ def _rows(at: int, device: str, minute: Minute) -> list[dict[str, Any]]:
     ]
 
 
-async def sum_up(database: Database, limit: int = _HOURS_AT_ONCE) -> int:
-    """Sum up hours that are over, and have minutes that aren't summed up yet; returns how many."""
-    return (await database.fetch(_SQL["sum"], {"limit": limit}))[0]["summed"]
+async def sum_up(database: Database) -> int:
+    """Sum up the first hour that is over and has minutes that aren't summed up yet; 0: there was none.
+
+    One at a time, so that what has been done stays done, however long a backlog takes.
+    """
+    return (await database.fetch(_SQL["sum"], {"limit": 1}, within=_SUM_WITHIN_S))[0]["summed"]
 
 
 async def prune_minutes(database: Database, after_s: float, limit: int) -> int:
