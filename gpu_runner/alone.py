@@ -7,6 +7,7 @@ executor at most is closed at a time: the others go on.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -84,6 +85,7 @@ class Alone:
         """
         if not self._waiting:
             return False
+        now = time.monotonic()
         closed = next((one for one in self._executors if one.closed_for is not None), None)
         first = self._first() if closed is None else self._closed_for(closed)
         if first is None:
@@ -92,14 +94,14 @@ class Alone:
         if closed is None or not _is_empty(closed):
             # Another one may have become empty before the one that was closed.
             executor = self._choose(call, slots)
-            if executor is not None and (closed is None or _is_empty(executor)):
+            if executor is not None and (closed is None or _is_better(executor, closed, call)):
                 self._reopen(call)
                 executor.closed_for = call
                 closed = executor
         if closed is None or not _is_empty(closed) or not self._may_start(slots):
             return False
-        if call.frame.function in closed.lacking:
-            return False  # they are loaded, and this is asked again
+        if call.frame.function in closed.lacking or call.deadline_at <= now:
+            return False  # they are loaded, and this is asked again; or it is about to be given up
         self._waiting.remove(first)
         self._start(call, slots, closed)
         return True
@@ -114,8 +116,16 @@ class Alone:
     def _choose(self, call: LocalCall, slots: Slots) -> ExecutorProcess | None:
         function = call.frame.function
         able = [one for one in self._executors if one.is_ready and function not in one.degraded]
-        able.sort(key=lambda one: (function in one.lacking, len(one.calls) + len(one.ahead)))
+        able.sort(key=lambda one: (function in one.lacking, one.is_moving, len(one.calls) + len(one.ahead)))
         return next((one for one in able if self._may_close(one, slots)), None)
+
+
+def _is_better(executor: ExecutorProcess, closed: ExecutorProcess, call: LocalCall) -> bool:
+    """Whether a call can start sooner in this executor than in that which is closed for it.
+
+    It can't where it lacks models that the other one is about to have, as is likely where that loads some.
+    """
+    return _is_empty(executor) and not (closed.is_moving and call.frame.function in executor.lacking)
 
 
 def _is_empty(executor: ExecutorProcess) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.residency.residence import Residence
 from gpu_runner.service_times import ServiceTime
 from gpu_runner.slots import MAIN, Slots, slots_for
-from headrace.link.frames import Lost, Refused
+from headrace.link.frames import Error, Lost, Refused
 from headrace.sdk import Function
 
 COLD_RETRY_S: Final = 5.0
@@ -74,7 +75,7 @@ class Books:
 
     def longest_wait(self, call: LocalCall) -> float:
         """How long a direct call may wait for its start, in seconds: loading takes as long as it takes."""
-        longest = call.frame.wait_ms / 1000
+        longest = call.hold_until - call.received_at
         is_cold = self.is_cold() or self.models.is_cold(call.frame.function)
         return longest if is_cold else min(longest, self.brief_wait)
 
@@ -115,6 +116,15 @@ class Books:
     def give_back(self, call: LocalCall) -> None:
         """A job that wasn't started here may start elsewhere."""
         call.caller.answer(Lost(call.job_id, call.frame.attempt, charged=False, suspect=False))
+
+    def give_up(self, call: LocalCall) -> None:
+        """A call is past its deadline before it was started here: no start can help it, here or elsewhere."""
+        message = "The call was not started before its deadline."
+        queue_ms = (time.monotonic() - call.received_at) * 1000
+        load, attempt = self.load(call.frame.function), call.frame.attempt
+        call.caller.answer(
+            Error(call.job_id, "deadline-exceeded", message, attempt, queue_ms, exec_ms=0.0, load=load)
+        )
 
     def forget(self, call: LocalCall) -> None:
         """The call is neither waiting nor running any more."""

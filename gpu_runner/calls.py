@@ -108,8 +108,8 @@ class LocalCall:
 
     @property
     def hold_until(self) -> float:
-        """When its connection is given up: waiting any longer is of no use."""
-        return self.received_at + self.frame.wait_ms / 1000
+        """When its connection is given up, or its deadline: waiting any longer is of no use."""
+        return min(self.received_at + self.frame.wait_ms / 1000, self.deadline_at)
 
     def run(self) -> Run | RunBatch:
         """What its executor is told."""
@@ -129,13 +129,15 @@ class LocalCall:
 
         At its hard limit a call is killed at once. At its deadline it is asked to end, and killed when it
         hasn't within the patience: callers choose short deadlines, and mustn't be able to make everybody wait
-        for models to be loaded again, time after time.
+        for models to be loaded again, time after time. For the same reason a start that comes late has that
+        patience too.
         """
         self.executor = executor
         now = self.started_at = time.monotonic()
         budget = self.manifest.budget
-        self.interrupt_at = min(now + budget.soft_limit, self.deadline_at) + INTERRUPT_AFTER_S
-        self.kill_at = min(now + budget.hard, self.deadline_at + patience_s)
+        end_at = max(self.deadline_at, now)
+        self.interrupt_at = min(now + budget.soft_limit, end_at) + INTERRUPT_AFTER_S
+        self.kill_at = min(now + budget.hard, end_at + patience_s)
         if self.stopped:  # it was handed ahead, and its executor may not know yet
             self._end_soon(now, patience_s)
 

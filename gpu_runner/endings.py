@@ -38,37 +38,35 @@ class Endings:
         """Forget a call that waits; ask one that runs to end."""
         if call.stopped:
             return
-        books = self._books
-        call.stop(books.patience_s)
-        slots = books.slots[call.frame.function]
-        if isinstance(call, Joined) and call.lot is not None:
-            self._stop_joined(call, call.lot)
+        call.stop(self._books.patience_s)
+        lot = call.lot if isinstance(call, Joined) else None
+        if isinstance(call, Joined) and lot is not None and lot.started_at:
+            self._splitting.stop(call, lot)
         elif call.executor is not None:
             call.executor.send(Stop(call.job_id, call.frame.attempt))
+        else:
+            self._withdraw(call)
+            if call.is_job:
+                self._books.give_back(call)
+
+    def _withdraw(self, call: LocalCall) -> None:
+        """Take a call out of wherever it waits."""
+        books = self._books
+        slots = books.slots[call.frame.function]
+        if books.parked.get(call.job_id) is call:
+            del books.parked[call.job_id]
+        elif isinstance(call, Joined) and call.lot is not None:
+            self._joining.drop(call)
         elif self._placing.alone.drop(call):
             books.forget(call)
-            if call.is_job:
-                books.give_back(call)
             self._placing.start_waiting()
-        elif books.parked.get(call.job_id) is call:
-            del books.parked[call.job_id]
-            books.give_back(call)
         elif call in slots.turns.arrived:
             slots.turns.arrived.remove(call)
             slots.turns.look()
             books.forget(call)
-            books.give_back(call)
         else:
             slots.remove(call)
             books.forget(call)
-
-    def _stop_joined(self, call: Joined, lot: Lot) -> None:
-        if lot.started_at:
-            self._splitting.stop(call, lot)
-            return
-        self._joining.drop(call)
-        if call.is_job:
-            self._books.give_back(call)
 
     def finished(self, executor: ExecutorProcess, frame: Done | Failed) -> None:
         """An execution came to its own end."""
@@ -149,6 +147,7 @@ class Endings:
     def overdue(self, now: float) -> None:
         """Refuse what has waited as long as it may, at an instant of `time.monotonic()`."""
         books = self._books
+        self._give_up_jobs(now)
         cold = books.is_cold()
         for slots in dict.fromkeys(books.slots.values()):
             if cold:
@@ -168,6 +167,21 @@ class Endings:
             books.refuse(call, "full", books.brief_wait)
         if late:
             self._placing.start_waiting()
+
+    def _give_up_jobs(self, now: float) -> None:
+        """Answer the jobs whose deadlines have passed while they wait.
+
+        To the ledger a claim is a start, so they aren't given back, to be claimed again in vain: they failed.
+        """
+        books = self._books
+        waiting = [*books.calls.values(), *books.parked.values()]
+        late = [one for one in waiting if one.is_job and one.executor is None and one.deadline_at <= now]
+        for call in late:
+            if call.executor is None:  # else it has got the slot of one of those before it
+                self._withdraw(call)
+                books.give_up(call)
+        for slots in {books.slots[call.frame.function] for call in late}:
+            self._placing.share_around(slots)
 
     def _refuse_late(self, call: LocalCall, *, cold: bool) -> None:
         books = self._books

@@ -136,11 +136,13 @@ class BatchEnded(_Frame, tag="BATCH_ENDED"):
     """Executor: every call of the batch is answered, after `exec_s` seconds.
 
     `passes` has how many calls each run of the body had: one number, unless it ran out of memory or raised.
+    `too_many` is the fewest calls, two at least, for which memory ran out; 0: it was enough for all.
     """
 
     job_id: str
     exec_s: float
     passes: tuple[int, ...]
+    too_many: int = 0
 
 
 class Reported(_Frame, tag="PROGRESS"):

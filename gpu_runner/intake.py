@@ -89,6 +89,7 @@ class Intake:
         else:
             self._books.calls[call.job_id] = call
             self._placing.alone.add(call, slots)
+        self._joining.hurry()
         self._books.models.waits(call.frame.function)
         self._books.keep_ticking()
 
@@ -100,6 +101,7 @@ class Intake:
         call.wait_until = call.received_at + books.longest_wait(call)
         books.calls[call.job_id] = call
         slots.push(call)
+        self._joining.hurry(slots)
         books.models.waits(call.frame.function)
         books.keep_ticking()
 
@@ -131,6 +133,8 @@ class Intake:
         else:
             books.calls[frame.job_id] = call
             self._placing.place_job(call, slots)
+            if call.executor is None:
+                self._joining.hurry(slots)
             books.models.waits(frame.function)
             books.keep_ticking()
 
@@ -141,7 +145,7 @@ class Intake:
             self._wait_alone(call, slots)
             return
         if isinstance(call, Joined):
-            self._joining.take_job(call, slots)
+            self._joining.take_job(call, slots, is_kept=False)
         else:
             self._books.calls[call.job_id] = call
             slots.turns.arrive(call)

@@ -104,13 +104,11 @@ class Lot(LocalCall):
         """It waits for as long as it has calls."""
         return math.inf
 
-    def has_room_for(self, call: Joined) -> bool:
-        """Whether the call may join, by cost, number and bytes."""
-        batch = self.manifest.batch
-        assert batch is not None
+    def has_room_for(self, call: Joined, max_cost: float) -> bool:
+        """Whether the call may join, by cost, which is to stay within `max_cost`, number and bytes."""
         return (
             self.is_open
-            and self.cost + call.cost <= batch.max_cost
+            and self.cost + call.cost <= max_cost
             and len(self.calls) < MOST_CALLS
             and self._size + call.size <= MOST_BYTES
         )
@@ -119,6 +117,7 @@ class Lot(LocalCall):
         """Let a call join."""
         call.lot = self
         self.calls[call.job_id] = call
+        self.deadline_at = max(self.deadline_at, call.deadline_at)
         self.cost += call.cost
         self._size += call.size
 

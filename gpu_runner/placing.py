@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -257,8 +258,14 @@ class Placing:
     def _first_able(
         self, slots: Slots, queue: Iterable[LocalCall]
     ) -> tuple[LocalCall, ExecutorProcess] | None:
-        """The first call for which there is a free executor: as a rule the first of all."""
+        """The first call for which there is a free executor: as a rule the first of all.
+
+        One that is past its deadline isn't started: it is about to be given up.
+        """
+        now = time.monotonic()
         for call in queue:
+            if call.deadline_at <= now:
+                continue
             if executor := self.free_executor(slots, call.frame.function):
                 return call, executor
         return None

@@ -187,6 +187,7 @@ class Runner:
                 in_main,
             )
             executor.preload = supervisor.models.preload
+            executor.on_unborn = supervisor.models.unborn
             supervisor.executors.append(executor)
             self._lives.append(asyncio.create_task(executor.keep_running()))
             stack.push_async_callback(end, self._lives[-1])

@@ -6,7 +6,8 @@ came. What finds a free slot runs at once, by itself; lots fill while executors 
 A lot *lingers* when it has got the slot of the lot before it and waits there for more calls: where calls come
 so fast that another is expected within the batch's `max_wait`, as long as they go on to come so fast, at most
 `max_wait` in all, and for no more of them than the lot before had, as those are the callers who may call
-again. It doesn't while jobs or other functions want the slot.
+again. It doesn't while jobs or other functions want the slot, and runs as soon as a call of another function
+has to wait for it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Joining:
         """How many jobs should fill so many lots, the first of which may have calls already."""
         pace = self._paces[function]
         lot = self._open.get(function)
-        first = pace.calls_for(pace.batch.max_cost - lot.cost) if lot is not None else pace.calls_per_lot
+        first = pace.calls_for(pace.max_cost - lot.cost) if lot is not None else pace.calls_per_lot
         return first + (slots - 1) * pace.calls_per_lot
 
     # ------------------------------------------------------------------ taking calls
@@ -88,19 +89,26 @@ class Joining:
         executor = self._free_executor(slots, function)
         if executor is None and not self._may_wait(call, slots, None):
             return
+        self._pass(function)
         lot = self._open_lot(call)
         if executor is None:
             lot.has_waited = True
             slots.push(lot)
+            self.hurry(slots)
         else:
             slots.turns.is_jobs = True
             self._placing.start(lot, slots, executor)
         self._books.keep_ticking()
 
-    def take_job(self, call: Joined, slots: Slots) -> None:
+    def take_job(self, call: Joined, slots: Slots, *, is_kept: bool = True) -> None:
         """Let a claimed job join a lot, which then has the slot that was kept for jobs.
 
         It starts when slots are shared out next: when all that was claimed is here.
+
+        Args:
+            call: the job's.
+            slots: that it runs in.
+            is_kept: whether a slot was kept for it: not where it had to wait for its earlier start to end.
         """
         self._paces[call.frame.function].priced(call.cost)
         self._books.models.waits(call.frame.function)
@@ -110,13 +118,16 @@ class Joining:
             self._join(call, lot, slots)
             return
         self._give_job_turn(call.frame.function, slots)
-        slots.turns.fill()
+        if is_kept:
+            slots.turns.fill()
         if lot is not None:
             self._join(call, lot, slots)
             return
+        self._pass(call.frame.function)
         lot = self._open_lot(call)
         lot.is_job = True
         slots.turns.arrive(lot)
+        self.hurry(slots)
 
     def _give_job_turn(self, function: str, slots: Slots) -> None:
         """Have lots of direct calls start before a job that joins the last of them, or follows it."""
@@ -132,12 +143,20 @@ class Joining:
         self._placing.alone.add(lot, slots)
 
     def _open_for(self, call: Joined) -> Lot | None:
-        """The open lot, if the call may join it. If it may not, no other may: none passes it."""
-        lot = self._open.get(call.frame.function)
-        if lot is not None and not lot.has_room_for(call):
-            self._close(lot)
-            return None
-        return lot
+        """The open lot, if the call may join it."""
+        function = call.frame.function
+        lot = self._open.get(function)
+        has_room = lot is not None and lot.has_room_for(call, self._paces[function].max_cost)
+        return lot if has_room else None
+
+    def _pass(self, function: str) -> None:
+        """A call is about to open the next lot. No other joins the one before: none passes that call."""
+        lot = self._open.get(function)
+        if lot is None:
+            return
+        self._close(lot)
+        if lot in self._lingering:
+            self._go(lot, self._lingering[lot][0])
 
     def _open_lot(self, call: Joined) -> Lot:
         lot = Lot(call)
@@ -166,7 +185,7 @@ class Joining:
         books = self._books
         longest = books.longest_wait(call)
         call.wait_until = call.received_at + longest
-        if lot is not None and lot.executor is not None:
+        if lot is not None and lot in self._lingering and self._lingering[lot][0].is_ready:
             return True  # it has its slot
         if refusal := books.refusal(call, slots, lot):
             books.refuse(call, *refusal)
@@ -200,7 +219,7 @@ class Joining:
     def _is_full(self, lot: Lot) -> bool:
         """Whether the next call of the usual kind would have to wait for another lot."""
         pace = self._paces[lot.frame.function]
-        return lot.cost + pace.mean_cost > pace.batch.max_cost
+        return lot.cost + pace.mean_cost > pace.max_cost
 
     # ------------------------------------------------------------------ before the start
 
@@ -239,9 +258,22 @@ class Joining:
             timer = asyncio.get_running_loop().call_later(due_in, self._look, lot, executor)
             self._lingering[lot] = executor, timer
 
+    def hurry(self, slots: Slots | None = None) -> None:
+        """Others wait for these slots, or for any: what lingers there runs now."""
+        for lot, (executor, _) in list(self._lingering.items()):
+            if slots is None or self._books.slots[lot.frame.function] is slots:
+                self._go(lot, executor)
+
     def _go(self, lot: Lot, executor: ExecutorProcess) -> None:
+        """Run a lot; where its process has ended it stays as it is, until it is taken back."""
+        if not executor.is_ready:
+            return
         self._stop_lingering(lot)
         self._close(lot)
+        for call in lot.late(time.monotonic()):
+            if len(lot.calls) > 1:  # one stays, as the lot has its slot
+                self.drop(call)
+                self._books.give_up(call)
         executor.send(lot.run())
         self._on_start(lot, executor)
 
@@ -299,6 +331,8 @@ class Joining:
             for call in lot.parts:
                 if is_cold_for:
                     call.wait_until = call.hold_until
+                if lot.executor is not None:
+                    break  # it has got the slot of one that was dropped
                 if not call.is_job and call.wait_until <= now:
                     self.drop(call)
                     yield call
@@ -314,8 +348,9 @@ class Joining:
         self._lots[lot.frame.function].discard(lot)
         self._placing.release(lot, self._books.slots[lot.frame.function], executor)
 
-    def ended(self, lot: Lot, executor: ExecutorProcess) -> None:
-        """A lot is through: its slot is the next one's."""
+    def ended(self, lot: Lot, executor: ExecutorProcess, too_many: int = 0) -> None:
+        """A lot is through, memory having run out for so many calls of it; its slot is the next one's."""
+        self._paces[lot.frame.function].ended(lot.cost, lot.started_with, too_many)
         self.gone(lot, executor)
         self._just_ended = lot
         self._placing.give_next(executor, self._books.slots[lot.frame.function])

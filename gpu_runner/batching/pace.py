@@ -10,6 +10,7 @@ from headrace.domain import Manifest
 from headrace.histograms import cost_bucket
 
 _WEIGHT: Final = 0.1  # of the newest call in the running means
+_RECOVERY: Final = 1.02  # by so much may lots cost more again after each that memory was enough for
 _GAPS: Final = 2.0  # so many gaps without a call, and no more of them are expected
 
 
@@ -25,6 +26,8 @@ class Pace:
         assert manifest.batch is not None
         self.batch = manifest.batch
         self._times = times
+        self.max_cost = self.batch.max_cost
+        """Of a lot: less than the function allows for a while after memory wasn't enough for one."""
         self.mean_cost = _mean_cost(manifest)
         """Of a call: the running mean, exponentially weighted."""
         self._gap_s = 0.0
@@ -51,7 +54,20 @@ class Pace:
     @property
     def calls_per_lot(self) -> int:
         """How many calls should fill a lot."""
-        return self.calls_for(self.batch.max_cost)
+        return self.calls_for(self.max_cost)
+
+    def ended(self, cost: float, calls: int, too_many: int) -> None:
+        """A lot has ended.
+
+        Args:
+            cost: of all of it.
+            calls: how many it had.
+            too_many: for how many of them memory ran out; 0: it was enough.
+        """
+        if not too_many:
+            self.max_cost = min(self.batch.max_cost, self.max_cost * _RECOVERY)
+        elif cost > 0:
+            self.max_cost = min(self.max_cost, cost * too_many / calls / 2)
 
     def expected_s(self, cost: float) -> float:
         """How long a lot of that cost should take; 0 while nothing is known.

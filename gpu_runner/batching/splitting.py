@@ -111,7 +111,7 @@ class Splitting:
         function = lot.frame.function
         if lot.has_succeeded:
             self._books.service_times[function].observe(frame.exec_s, lot.cost)
-        self._joining.ended(lot, executor)
+        self._joining.ended(lot, executor, frame.too_many)
         self._books.metrics.lot_ended(function, lot.started_with, lot.cost, len(frame.passes))
 
     def lost(self, lot: Lot, executor: ExecutorProcess) -> None:

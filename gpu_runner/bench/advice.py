@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from gpu_runner.bench.doubts import doubt
+from gpu_runner.bench.figures import cost_code, cost_text, count_text, figure, time_text
 from gpu_runner.bench.results import Joined, Measured, Rate
 
 NEARLY: Final = 0.95
@@ -13,22 +15,24 @@ NEARLY_BATCH: Final = 0.9
 """The same of batches: what a larger one gains beyond that, others wait for."""
 BUSY: Final = 0.8
 """How busy runners may be before calls wait much."""
+RISING: Final = 1.05
+"""Times the best rate of smaller batches does one that shows that the rate still rises."""
 _SPARE: Final = 1.2  # times what a model took is declared for it
 _MANY: Final = 4  # times the cores: so many executors nobody starts, whether they fit or not
 _MIB: Final = 2**20
 
 
 def advise(measured: Measured) -> list[str]:
-    """Sentences, the most useful first; fewer where less was measured."""
-    found = [
-        *_executors(measured),
-        *_at_once(measured),
-        *_batch(measured),
-        *_batch_unused(measured),
-        *_memory(measured),
-        *_runners(measured),
-    ]
-    return found or ["too little was measured for advice"]
+    """Sentences, the most useful first; none on what was measured in part only."""
+    found = list[str]()
+    if "several executors" not in measured.missing:
+        found += _executors(measured)
+    if "calls at once in one executor" not in measured.missing:
+        found += _at_once(measured)
+    found += [*_batch(measured), *_batch_unused(measured), *_memory(measured)]
+    if "several executors" not in measured.missing:
+        found += _runners(measured)
+    return [*doubt(measured), *(found or ["too little was measured for advice"])]
 
 
 def best_executors(measured: Measured) -> Rate | None:
@@ -54,13 +58,13 @@ def _executors(measured: Measured) -> list[str]:
     if best is None:
         return []
     text = (
-        f"HEADRACE_EXECUTORS={best.executors}, {_count(best.threads, 'thread')} each: "
-        f"{rate_text(best.calls_per_s)} calls/s"
+        f"HEADRACE_EXECUTORS={best.executors}, {count_text(best.threads, 'thread')} each: "
+        f"{figure(best.calls_per_s)} calls/s"
     )
     first = measured.by_executors[0]
     if best is not first and first.calls_per_s:
         times = best.calls_per_s / first.calls_per_s
-        text += f", {times:.1f} times what {_count(first.executors, 'executor')} did"
+        text += f", {times:.1f} times what {count_text(first.executors, 'executor')} did"
     elif len(measured.by_executors) > 1:
         text += "; more executors gain nothing"
     return [text]
@@ -76,7 +80,7 @@ def _at_once(measured: Measured) -> list[str]:
     more = ", and more may gain still more" if best.at_once == most > 1 else ""
     return [
         f"concurrency={best.at_once} instead of {measured.concurrency}: "
-        f"{rate_text(best.calls_per_s)} calls/s in one executor{more}"
+        f"{figure(best.calls_per_s)} calls/s in one executor{more}"
     ]
 
 
@@ -84,17 +88,36 @@ def _batch(measured: Measured) -> list[str]:
     best = best_batch(measured)
     if best is None or measured.max_cost is None:
         return []
-    single = measured.joined[0]
+    present, single, largest = measured.max_cost, measured.joined[0], measured.joined[-1]
+    if best.cost < present and "joined calls" in measured.missing:
+        return [
+            f"leave max_cost at {cost_text(present)} for now: it ended before batches of a higher cost "
+            f"than {cost_text(largest.cost)} were measured"
+        ]
+    if best.cost < present and len(measured.joined) == 1:
+        return [f"leave max_cost at {cost_text(present)}: no batch of more than one call was measured"]
+    if best.cost < present and still_rises(measured):
+        return [
+            f"leave max_cost at {cost_text(present)}: the rate still rose at a cost of "
+            f"{cost_text(largest.cost)}, the largest that was tried"
+        ]
     if best is single:
-        return [f"batches of more than one call of cost {single.cost:.4g} gain nothing here"]
+        return [f"batches of more than one call of cost {cost_text(single.cost)} gain nothing here"]
     text = (
-        f"Batch(max_cost={best.cost:.4g}), now {measured.max_cost:.4g}: "
-        f"{_count(best.calls, 'call')} together take {best.median_s * 1000:.3g} ms, "
+        f"Batch(max_cost={cost_code(best.cost)}), now {cost_text(present)}: "
+        f"{count_text(best.calls, 'call')} together take {time_text(best.median_s, 2)}, "
         f"{best.rate / single.rate:.1f} times the rate of single ones"
     )
-    if best is measured.joined[-1] and len(measured.joined) > 1:
+    if best is largest:
         text += "; it was the largest that was tried, and more may gain more"
     return [text]
+
+
+def still_rises(measured: Measured) -> bool:
+    """Whether the largest batch that was tried did more a second than all smaller ones."""
+    *smaller, largest = measured.joined
+    is_able = largest.passes == 1 and largest.median_s <= measured.soft_s / 2
+    return is_able and largest.rate > RISING * max((one.rate for one in smaller), default=0.0)
 
 
 def _batch_unused(measured: Measured) -> list[str]:
@@ -108,8 +131,9 @@ def _batch_unused(measured: Measured) -> list[str]:
     if gain < 2:
         return []
     return [
-        f"{last.cost / first.cost:.3g} times the cost takes only {last.median_s / first.median_s:.1f} times "
-        f"the time: joined calls, @function(batch=Batch(...)), may do up to {gain:.1f} times as much"
+        f"{figure(last.cost / first.cost)} times the cost takes only "
+        f"{last.median_s / first.median_s:.1f} times the time: joined calls, "
+        f"@function(batch=Batch(...)), may do up to {gain:.1f} times as much"
     ]
 
 
@@ -119,10 +143,10 @@ def _memory(measured: Measured) -> list[str]:
         for model in measured.models
         if model.bytes
     ]
-    if measured.each and measured.budget and measured.fit < _MANY * measured.cores:
+    if not measured.missing and measured.each and measured.budget and measured.fit < _MANY * measured.cores:
         found.append(
             f"one executor takes up to {_size(measured.each)} of its own: "
-            f"{_count(measured.fit, 'executor')} of it fit into {_size(measured.budget)}"
+            f"{count_text(measured.fit, 'executor')} of it fit into {_size(measured.budget)}"
         )
     return found
 
@@ -131,17 +155,8 @@ def _runners(measured: Measured) -> list[str]:
     best = best_executors(measured)
     if best is None:
         return []
-    rates = ", ".join(f"{number}: {rate_text(number * BUSY * best.calls_per_s)}/s" for number in (1, 2, 4, 8))
+    rates = ", ".join(f"{number}: {figure(number * BUSY * best.calls_per_s)}/s" for number in (1, 2, 4, 8))
     return [f"runners of this kind serve, {BUSY:.0%} busy: {rates}"]
-
-
-def rate_text(number: float) -> str:
-    """A rate in three digits, or in all those before the point."""
-    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _size(number: float) -> str:

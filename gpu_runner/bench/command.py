@@ -17,7 +17,8 @@ import msgspec
 
 from gpu_runner.bench.advice import advise
 from gpu_runner.bench.inputs import inputs_of
-from gpu_runner.bench.measuring import Measuring, Plan
+from gpu_runner.bench.measuring import Measuring
+from gpu_runner.bench.points import Plan
 from gpu_runner.bench.rack import rack
 from gpu_runner.bench.report import report
 from gpu_runner.bench.results import Measured
@@ -50,7 +51,7 @@ class Order(msgspec.Struct, frozen=True):
 def run(order: str) -> int:
     """Measure, print, and return the exit status."""
     die_with_parent()
-    logs.configure()
+    logs.configure_plain(sys.stderr)
     logging.getLogger("gpu_runner.children").setLevel(logging.ERROR)  # executors are ended all the time
     # What executors log and functions print isn't part of the report.
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as output:
@@ -102,7 +103,7 @@ def _run(order: Order, output: TextIO) -> int:
             )
         )
     except HeadraceError as error:
-        failure = error
+        failure, result.failure = error, str(error)
     if failure is not None and not result.by_cost:
         raise failure
     if result.start_s:

@@ -76,23 +76,27 @@ def grows(function: Function[Any, Any], one: Input) -> bool:
     return one.cost > constant
 
 
-def sized(function: Function[Any, Any], one: Input, cost: float) -> Input | None:
-    """An input like this one whose cost is about that; None where the function takes none.
+def sized(function: Function[Any, Any], one: Input, cost: float) -> Input:
+    """An input like this one whose cost is about that.
 
     Lists get more elements, which are the same again; texts that aren't in a list get longer, and numbers
     larger. Where a list may have no more elements, the texts in it get longer.
+
+    Raises:
+        SetupError: the function takes none; with why.
     """
     constant = sum(term.weight for term in function.manifest.cost.terms if term.kind == "constant")
     factor = (cost - constant) / (one.cost - constant)
+    why = ""
     for lengthen in (False, True):
         value = json.loads(one.data)
         for term in function.manifest.cost.terms:
             value = _scaled(value, term, factor, lengthen=lengthen)
         try:
             return _checked(function, value, "")
-        except SetupError:
-            continue
-    return None
+        except SetupError as error:
+            why = str(error).strip(" :")
+    raise SetupError(why)
 
 
 def _scaled(value: Any, term: CostTerm, factor: float, *, lengthen: bool) -> Any:

@@ -6,33 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any
 
-import msgspec
-
+from gpu_runner.bench.figures import cost_text, count_text, figure, time_text
 from gpu_runner.bench.inputs import Input, grows, sized
+from gpu_runner.bench.points import ENOUGH, Plan, estimate, estimate_text, points_of, repeated
 from gpu_runner.bench.rack import CallFailed, Rack
-from gpu_runner.bench.results import Joined, Measured, Rate, Timed, median, p95
+from gpu_runner.bench.results import Joined, Measured, Part, Rate, Timed, median, p95
 from headrace.cores import threads_each
+from headrace.errors import SetupError
 from headrace.sdk import Function
-
-STEPS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""How much larger inputs become, and batches."""
-ASYNC_AT_ONCE: Final = 4
-"""An asynchronous function is tried with so many times its `concurrency`."""
-_FULL: Final = 4  # times its `max_cost` is the largest batch that is tried
-_ENOUGH: Final = 2.0  # times the seconds of a point may one call take, before larger ones are left out
 
 OpenRack = Callable[[int, int], AbstractAsyncContextManager[Rack]]
 """Starts so many executors of that many threads."""
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """What is to be measured: for how long each point, with which costs and numbers of executors."""
-
-    seconds: float
-    costs: tuple[float, ...] = ()
-    executors: tuple[int, ...] = ()
 
 
 class Measuring:
@@ -62,6 +48,7 @@ class Measuring:
         self._result = result
         self._open_rack = open_rack
         self._tell = tell
+        self._points = points_of(function, inputs, plan, result.cores)
 
     async def run(self, budget_of: Callable[[int], int]) -> None:
         """Measure it all.
@@ -72,30 +59,47 @@ class Measuring:
         Raises:
             SetupError: the function can't be run, or a call of it fails.
         """
-        result = self._result
+        result, points = self._result, self._points
+        parts: list[tuple[Part, Sequence[Any]]] = [
+            ("time of a call by its cost", points.costs),
+            ("joined calls", points.joined),
+            ("calls at once in one executor", points.at_once),
+            ("several executors", points.executors),
+        ]
+        result.missing = [part for part, its_points in parts if its_points]
+        self._tell(estimate_text(points, self._plan.seconds))
         self._tell("starting one executor, and loading its models")
         async with self._open_rack(1, threads_each(1)) as one:
             ready = one.readies[0]
             result.device, result.start_s, result.models = ready.device, ready.load_s, one.models
             result.budget = budget_of(ready.memory)
-            await self._at_rest(one)
+            single_s = await self._at_rest(one)
+            rest_s = estimate(points, self._plan.seconds, single_s, self._inputs[0].cost)
+            self._tell(f"about {figure(rest_s, 2)} s from here, and the starts of executors")
             await self._by_cost(one)
-            if self._function.is_batched:
+            result.missing.remove("time of a call by its cost")
+            if points.joined:
                 await self._joined(one)
-            if result.concurrency > 1 or result.is_async:
+                result.missing.remove("joined calls")
+            if points.at_once:
                 await self._at_once(one)
+                result.missing.remove("calls at once in one executor")
         await self._by_executors()
+        result.missing.remove("several executors")
         result.is_whole = True
 
-    async def _at_rest(self, one: Rack) -> None:
+    async def _at_rest(self, one: Rack) -> float:
+        """What is in memory before and after the first calls; returns how long the first input takes then."""
         result = self._result
         before = await one.memory()
         for each in self._inputs:  # the first calls warm up, and show that inputs are right
             await self._once(one, 0, [each])
+        single_s, _ = await self._once(one, 0, self._inputs[:1])
         after = await one.memory()
         result.resident, result.peak = before.resident, after.peak
         result.reserved, result.peak_reserved = before.reserved, after.peak_reserved
         self._note_peak(after.own_peak, after.peak_reserved)
+        return single_s
 
     def _note_peak(self, own: int, reserved: int) -> None:
         is_cuda = self._result.device.startswith("cuda")
@@ -119,18 +123,19 @@ class Measuring:
 
     async def _by_cost(self, one: Rack) -> None:
         for each in self._sizes():
-            self._tell(f"calls of cost {each.cost:g}")
+            self._tell(f"calls of cost {cost_text(each.cost)}")
             try:
                 seconds, _ = await self._repeat(one, [each])
             except CallFailed as error:
-                self._result.notes.append(f"at cost {each.cost:g} it fails: {error.category}")
+                self._result.notes.append(f"calls of cost {cost_text(each.cost)} fail: {error.category}")
                 return
             peak = await self._peak(one)
             timed = Timed(each.cost, len(seconds), median(seconds), p95(seconds), peak)
             self._result.by_cost.append(timed)
-            if timed.median_s > _ENOUGH * self._plan.seconds:
+            if timed.median_s > ENOUGH * self._plan.seconds:
                 self._result.notes.append(
-                    f"dearer inputs than {each.cost:g} were left out: they take too long"
+                    f"calls of a higher cost than {cost_text(each.cost)} were left out: "
+                    f"one takes {time_text(timed.median_s)}, more than {figure(ENOUGH)} times --seconds"
                 )
                 return
 
@@ -142,12 +147,15 @@ class Measuring:
             if self._plan.costs:
                 self._result.notes.append("--costs is of no use: nothing of the input counts in its cost")
             return
-        for cost in sorted(self._plan.costs) or [first.cost * step for step in STEPS]:
-            each = sized(self._function, first, cost)
-            if each is None:
-                self._result.notes.append(f"it takes no input of cost {cost:g} like the first one")
+        for cost in self._points.costs:
+            try:
+                yield sized(self._function, first, cost)
+            except SetupError as error:
+                self._result.notes.append(
+                    f"calls of cost {cost_text(cost)} and more were left out: the first input was made "
+                    f"larger to get them, and the function refuses what came of it ({error})"
+                )
                 return
-            yield each
 
     async def _repeat(self, one: Rack, calls: Sequence[Input]) -> tuple[list[float], int]:
         """Call again and again for the plan's seconds, three times at least where that isn't much longer."""
@@ -157,7 +165,7 @@ class Measuring:
         while (
             not seconds
             or (lasted := time.monotonic() - began) < self._plan.seconds
-            or (len(seconds) < 3 and lasted < _ENOUGH * self._plan.seconds)
+            or (len(seconds) < 3 and lasted < ENOUGH * self._plan.seconds)
         ):
             took, more = await self._once(one, 0, calls)
             seconds.append(took)
@@ -165,32 +173,32 @@ class Measuring:
         return seconds, passes
 
     async def _joined(self, one: Rack) -> None:
-        batch = self._function.manifest.batch
-        assert batch is not None
-        for count in STEPS:
-            calls = [self._inputs[number % len(self._inputs)] for number in range(count)]
+        for count in self._points.joined:
+            calls = repeated(self._inputs, count)
             cost = sum(each.cost for each in calls)
-            if count > 1 and cost > _FULL * batch.max_cost:
-                return
-            self._tell(f"{count} calls joined, cost {cost:g}")
+            self._tell(f"{count_text(count, 'call')} joined, cost {cost_text(cost)}")
             try:
                 seconds, passes = await self._repeat(one, calls)
             except CallFailed as error:
-                self._result.notes.append(f"{count} calls joined fail: {error.category}")
+                self._result.notes.append(f"batches of {count_text(count, 'call')} fail: {error.category}")
                 return
             peak = await self._peak(one)
             self._result.joined.append(Joined(count, cost, median(seconds), passes, peak))
             if passes > 1:
-                self._result.notes.append(f"{count} calls joined were too many for the memory")
+                self._result.notes.append(
+                    f"batches of {count_text(count, 'call')} were too large for the memory"
+                )
                 return
-            if median(seconds) > _ENOUGH * self._plan.seconds:
-                self._result.notes.append(f"more than {count} calls joined were left out: they take too long")
+            if median(seconds) > ENOUGH * self._plan.seconds:
+                self._result.notes.append(
+                    f"more than {count_text(count, 'joined call')} were left out: so many take "
+                    f"{time_text(median(seconds))}, more than {figure(ENOUGH)} times --seconds"
+                )
                 return
 
     async def _at_once(self, one: Rack) -> None:
-        most = self._result.concurrency * (ASYNC_AT_ONCE if self._result.is_async else 1)
-        for count in sorted({*(step for step in STEPS if step < most), most}):
-            self._tell(f"{count} calls at once")
+        for count in self._points.at_once:
+            self._tell(f"{count_text(count, 'call')} at once")
             self._result.at_once.append(await self._rate(one, threads_each(1), count))
         await self._peak(one)
 
@@ -198,8 +206,7 @@ class Measuring:
 
     async def _by_executors(self) -> None:
         result = self._result
-        numbers = self._plan.executors or [n for n in STEPS if n < result.cores] + [result.cores]
-        for number in sorted(set(numbers)):
+        for number in self._points.executors:
             if number > result.fit:
                 result.notes.append(
                     f"{number} executors don't fit: each takes up to {result.each >> 20} MiB "
@@ -238,10 +245,12 @@ class Measuring:
             for number in range(executors * at_once):
                 callers.create_task(caller(number % executors, number))
         lasted = time.monotonic() - began
-        return Rate(executors, threads, at_once, count / lasted, cost / lasted, median(seconds))
+        return Rate(
+            executors, threads, at_once, count / lasted, cost / lasted, median(seconds), len(calls or [0])
+        )
 
     def _full_batch(self) -> list[Input]:
         """The batch that did the most in one executor."""
         joined = [one for one in self._result.joined if one.passes == 1]
         count = max(joined, key=lambda one: one.rate).calls if joined else 1
-        return [self._inputs[number % len(self._inputs)] for number in range(count)]
+        return repeated(self._inputs, count)

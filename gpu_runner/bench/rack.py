@@ -191,6 +191,7 @@ async def rack(
         threads=threads,
         path=tuple(sys.path),
         log_errors=True,
+        logs_plainly=True,
         serves=(function.name, probe.NAME),
         preload=tuple(model.name for model in function.models.values()),
         memory=settings.memory,

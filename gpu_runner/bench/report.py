@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gpu_runner.bench.advice import advise, rate_text
+from gpu_runner.bench.advice import advise
+from gpu_runner.bench.figures import cost_text, figure, time_text
 from gpu_runner.bench.results import Measured, Rate
 
 _BAR: Final = 30
@@ -18,10 +19,11 @@ def report(measured: Measured) -> str:
 
 
 def _lines(measured: Measured) -> Iterator[str]:
+    if not measured.is_whole:
+        why = "FAILED" if measured.failure else "INTERRUPTED"
+        yield f"{why} before the end; not measured, or in part only: {', '.join(measured.missing) or 'all'}"
     cores = f"{measured.cores} cores" if measured.cores > 1 else "1 core"
     yield f"{measured.function} on {measured.device or 'no device yet'}, {cores}"
-    if not measured.is_whole:
-        yield "cut short: this is what was measured until then"
     if measured.start_s:
         yield f"  start     {measured.start_s:.2f} s, models included"
     for model in measured.models:
@@ -34,7 +36,13 @@ def _lines(measured: Measured) -> Iterator[str]:
     if measured.by_cost:
         head = ("cost", "calls", "median", "95%", "peak")
         rows = [
-            (f"{one.cost:.4g}", str(one.calls), _ms(one.median_s), _ms(one.p95_s), _size(one.peak))
+            (
+                cost_text(one.cost),
+                str(one.calls),
+                time_text(one.median_s),
+                time_text(one.p95_s),
+                _size(one.peak),
+            )
             for one in measured.by_cost
         ]
         yield from _table(
@@ -43,7 +51,7 @@ def _lines(measured: Measured) -> Iterator[str]:
     if measured.joined:
         joined_head = ("calls", "cost", "median", "cost/s", "peak")
         joined = [
-            (str(one.calls), f"{one.cost:.4g}", _ms(one.median_s), rate_text(one.rate), _size(one.peak))
+            (str(one.calls), cost_text(one.cost), time_text(one.median_s), figure(one.rate), _size(one.peak))
             for one in measured.joined
         ]
         yield from _table("joined calls", joined_head, joined, [one.rate for one in measured.joined])
@@ -63,9 +71,9 @@ def _rates(title: str, rates: Sequence[Rate]) -> Iterator[str]:
                 str(rate.executors),
                 str(rate.threads),
                 str(rate.at_once),
-                _ms(rate.median_s),
-                rate_text(rate.calls_per_s),
-                rate_text(rate.cost_per_s),
+                time_text(rate.median_s),
+                figure(rate.calls_per_s),
+                figure(rate.cost_per_s),
             )
             for rate in rates
         ]
@@ -86,10 +94,6 @@ def _table(
         yield (
             "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + f"  {bar}"
         )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _size(number: int) -> str:

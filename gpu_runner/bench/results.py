@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
+
+Part = Literal[
+    "time of a call by its cost", "joined calls", "calls at once in one executor", "several executors"
+]
+"""What a measurement consists of, in this order."""
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -34,7 +40,10 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """As much as so many executors do, with that many calls under way in each."""
+    """As much as so many executors do, with that many calls under way in each.
+
+    Of a batched function what is under way is a batch, of `joined` calls.
+    """
 
     executors: int
     threads: int
@@ -42,6 +51,7 @@ class Rate(msgspec.Struct, frozen=True):
     calls_per_s: float
     cost_per_s: float
     median_s: float
+    joined: int = 1
 
 
 class Loading(msgspec.Struct, frozen=True):
@@ -76,7 +86,11 @@ class Measured(msgspec.Struct):
     at_once: list[Rate] = []
     by_executors: list[Rate] = []
     notes: list[str] = []
+    missing: list[Part] = []
+    """What wasn't measured, or not to its end."""
     is_whole: bool = False
+    failure: str = ""
+    """What has cut it short; empty where that was its user."""
 
     @property
     def fit(self) -> int:

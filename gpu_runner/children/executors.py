@@ -29,6 +29,8 @@ from headrace.link.stream import FrameStream
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
+    from gpu_runner.residency.preload import Preload
+
 log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.0, 0.2, 1.0, 5.0, 15.0)  # before the n-th start in a row that came to nothing
@@ -101,8 +103,10 @@ class ExecutorProcess:
         in_main: Container[str] | None = None,
     ) -> None:
         self.index = index
-        self.preload: Callable[[ExecutorProcess], tuple[str, ...]] | None = None
+        self.preload: Callable[[ExecutorProcess], Preload] | None = None
         """Chooses what models a new life loads before it is ready; None: all that are to be there always."""
+        self.on_unborn: Callable[[ExecutorProcess], None] = lambda _: None
+        """Called when a life for which they were chosen has come to nothing."""
         self.calls: dict[str, LocalCall] = {}
         self.busy: Counter[str] = Counter()
         self.ahead = Ahead()
@@ -115,6 +119,7 @@ class ExecutorProcess:
         self.is_ready = False
         self.killed_for: LocalCall | None = None
         self.was_frozen = False
+        self.exit_code: int | None = None
         self.was_loading = False
         """Whether it was killed as it loaded for too long, or more than there is room for."""
         self.restarts = -1
@@ -164,6 +169,7 @@ class ExecutorProcess:
                         "executor %d could not be started: %s: %s", self.index, type(error).__name__, error
                     )
                     await self._end_child()
+                    self.on_unborn(self)
                     lived_ready = False
                 lived = time.monotonic() - began
                 was_sound = self.killed_for is not None or self.was_frozen or self.was_loading
@@ -194,7 +200,7 @@ class ExecutorProcess:
             stream.abort()
         # The slot is free only when the process is gone, not when its socket is.
         child.kill()
-        exit_code = await self._bury(child)
+        self.exit_code = exit_code = await self._bury(child)
         too_soon = "" if self._was_ready else " before it was ready"
         log.warning("executor %d ended with exit code %s%s", self.index, exit_code, too_soon)
         self._on_lost(self)
@@ -241,7 +247,10 @@ class ExecutorProcess:
         if self.preload is None:
             return self._config
         config = msgspec.json.decode(self._config, type=ExecutorConfig)
-        return msgspec.json.encode(msgspec.structs.replace(config, preload=self.preload(self)))
+        chosen = self.preload(self)
+        return msgspec.json.encode(
+            msgspec.structs.replace(config, preload=chosen.models, preload_share=chosen.share)
+        )
 
     async def _end_child(self) -> None:
         """After a start that failed half way, or at the end of all lives."""
@@ -271,7 +280,8 @@ class ExecutorProcess:
         loop = asyncio.get_running_loop()
         loop.remove_reader(sentinel)
         self._note_end()
-        loop.call_later(_LAST_WORDS_KILLED_S if self.killed_for else _LAST_WORDS_S, stream.abort)
+        was_killed = self.killed_for is not None or self.was_loading
+        loop.call_later(_LAST_WORDS_KILLED_S if was_killed else _LAST_WORDS_S, stream.abort)
 
     def _receive(self, frame: FromExecutor) -> None:
         if not isinstance(frame, Ready):

@@ -74,6 +74,7 @@ class BatchExecution(Start):
         self._left_out: list[_Item] = []
         self._passes: list[int] = []
         self._is_short_of_memory = False
+        self._too_many = 0
         self._pid = os.getpid()
 
     @property
@@ -217,6 +218,8 @@ class BatchExecution(Start):
                 failure = _SOMEBODYS_FAULT
             return [self._fail(one, failure) for one in items]
         self._is_short_of_memory = failure.category == _OUT_OF_MEMORY
+        if self._is_short_of_memory:
+            self._too_many = min(self._too_many or len(items), len(items))
         middle = (len(items) + 1) // 2
         self._waiting.extendleft((items[middle:], items[:middle]))
         return []
@@ -232,7 +235,7 @@ class BatchExecution(Start):
     def _ended(self) -> Iterator[Outcome]:
         for one in self._left_out:
             yield self._fail(one, STOPPED)
-        yield BatchEnded(self._batch.job_id, self._elapsed(), tuple(self._passes))
+        yield BatchEnded(self._batch.job_id, self._elapsed(), tuple(self._passes), self._too_many)
 
     def _all_failed(self, failure: Failure) -> Iterator[Outcome]:
         for one in self._items:

@@ -66,10 +66,14 @@ class ExecutorConfig(msgspec.Struct, frozen=True):
     threads: int
     path: tuple[str, ...]
     log_errors: bool = False
+    logs_plainly: bool = False
+    """For people at a terminal: warnings and errors only, as text."""
     serves: tuple[str, ...] = ()
     """The functions of those modules that it serves; none named: all."""
     preload: tuple[str, ...] | None = None
     """The models that it loads before it is ready; None: all that are to be there always."""
+    preload_share: float = 1.0
+    """Of `memory`, what those may take together."""
     memory: int = 0
     """What all executors may take of a CUDA device together, in bytes; 0: what is usual."""
 
@@ -84,8 +88,11 @@ def run(connection: socket.socket, config: bytes) -> None:
         # The supervisor ends executors: by closing the channel, or with SIGKILL. No body runs yet.
         signal.signal(number, signal.SIG_IGN)
     stacks_fd = open_stacks()
-    logs.configure()
     settings = msgspec.json.decode(config, type=ExecutorConfig)
+    if settings.logs_plainly:
+        logs.configure_plain()
+    else:
+        logs.configure()
     hide_messages(settings.log_errors)
     sys.path[:] = [*settings.path]
     limit_threads(settings.threads)
@@ -105,7 +112,7 @@ def run(connection: socket.socket, config: bytes) -> None:
     else:
         degraded = {}
         residency = Residency(device, functions.values(), channel.send, settings.memory)
-        residency.load_at_start(settings.preload)
+        residency.load_at_start(settings.preload, settings.preload_share)
     limit_threads(settings.threads)  # again, for what the loaders have imported
     executor = Executor(channel, functions, residency, log_errors=settings.log_errors)
     load_s = time.perf_counter() - began

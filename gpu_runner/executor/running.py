@@ -26,9 +26,10 @@ class Running:
                 start.stop(one[0])
 
     def remove(self, start: Start) -> None:
-        """It has ended."""
+        """It has ended; another start may have come under the same ids meanwhile, and that one stays."""
         for one in start.ids:
-            self._starts.pop(one, None)
+            if self._starts.get(one) is start:
+                del self._starts[one]
 
     def get(self, job_id: str, attempt: int) -> Start | None:
         """What runs that start of a call."""

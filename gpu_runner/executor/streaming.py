@@ -43,8 +43,9 @@ class ItemStream:
     def grant(self, items: int) -> None:
         """So many more may be sent; from any thread."""
         self._granted.put(items)
-        if self._wake is not None:
-            self._wake()
+        wake = self._wake  # it may be taken away meanwhile
+        if wake is not None:
+            wake()
 
     def drain(self, body: Iterable[Any]) -> Any:
         """Take what the body yields until it ends; returns the output that it makes.

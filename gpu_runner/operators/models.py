@@ -38,10 +38,10 @@ def load(models: Models, model: str) -> ModelAnswer:
     load_s = book.load_s.get(model, 0.0)
     if any(place.is_up and place.has((model,)) for place in book.places):
         return ModelAnswer(outcome="loaded", load_s=load_s)
+    models.load(model)  # which forgets what was measured wrongly
     if not book.can_ever_fit((model,)):
         reason = f"it needs {book.needed_alone((model,))} bytes, its executor included"
         return ModelAnswer(outcome="too-large", reason=f"{reason}; HEADRACE_MEMORY allows {book.budget}")
-    models.load(model)
     return ModelAnswer(outcome="loading", load_s=load_s)
 
 
