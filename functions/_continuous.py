@@ -191,9 +191,14 @@ class _Session:
             if self.has_ended:
                 raise TransientError(self._why())
             self._generations[generation.key] = generation
-        self._manager.add_request(
-            prompt, request_id=generation.key, max_new_tokens=max_tokens, streaming=True
-        )
+        try:
+            self._manager.add_request(
+                prompt, request_id=generation.key, max_new_tokens=max_tokens, streaming=True
+            )
+        except BaseException:
+            with self._changing:
+                self._generations.pop(generation.key, None)
+            raise
         return generation
 
     def drop(self, generation: _Generation) -> None:

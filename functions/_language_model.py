@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import itertools
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final
 
 from functions._continuous import ContinuousBatching, Room
@@ -29,6 +31,7 @@ class LanguageModel:
     def __init__(self, network: Any, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.stops = _stops(network, tokenizer)
+        self._markers = _markers(tokenizer)
         room = room_for(network)
         self.context = min(int(network.config.max_position_embeddings), room.tokens)
         """The most tokens of a conversation and its answer."""
@@ -37,22 +40,30 @@ class LanguageModel:
     def read(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The tokens of a conversation, up to where the answer begins.
 
+        What marks its turns comes from the model's template alone: in a message the same characters are text.
+
         Args:
             messages: `role` and `content` of each turn.
 
         Raises:
             InvalidInput: they are too many, or the model's template refuses them.
         """
+        cut = _unused(message["content"] for message in messages)
+        harmless = [
+            {**message, "content": self._markers.sub(lambda found: found[0] + cut, message["content"])}
+            for message in messages
+        ]
         if self.tokenizer.chat_template is None:
             if [message["role"] for message in messages] != ["user"]:
                 raise InvalidInput("this model has no template for conversations: it continues one prompt")
-            return self._within_context(self._tokens(messages[0]["content"], add_special_tokens=True))
+            (message,) = harmless
+            return self._within_context(self._tokens(message["content"].split(cut), add_special_tokens=True))
         try:
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            text = self.tokenizer.apply_chat_template(harmless, add_generation_prompt=True, tokenize=False)
         except Exception as error:
             # It is a program that comes with the model, and may want another order of roles.
             raise InvalidInput(f"the model's template refuses these messages: {error}") from None
-        return self._within_context(self._tokens(text, add_special_tokens=False))
+        return self._within_context(self._tokens(text.split(cut), add_special_tokens=False))
 
     def generate(
         self, prompt: list[int], max_tokens: int, check: Callable[[], None]
@@ -62,15 +73,21 @@ class LanguageModel:
 
     def warm_up(self) -> None:
         """Make the first step, which takes longer than others, before anybody waits for it."""
-        for _ in self.generate(self._tokens("Water", add_special_tokens=True), 2, lambda: None):
+        for _ in self.generate(self._tokens(["Water"], add_special_tokens=True), 2, lambda: None):
             pass
 
     def close(self) -> None:
         """End the model's thread and let go of its memory: for whoever unloads it."""
         self._batching.close()
 
-    def _tokens(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+    def _tokens(self, parts: Sequence[str], *, add_special_tokens: bool) -> list[int]:
+        """The tokens of a text that was cut where no token may reach across."""
+        first, *more = parts
+        read = self.tokenizer(first, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+        if more:
+            rest = self.tokenizer(more, add_special_tokens=False, verbose=False)["input_ids"]
+            read += itertools.chain.from_iterable(rest)
+        return read
 
     def _within_context(self, tokens: list[int]) -> list[int]:
         if len(tokens) >= self.context:
@@ -99,3 +116,16 @@ def _stops(network: Any, tokenizer: Any) -> frozenset[int]:
     ends = network.generation_config.eos_token_id
     found: list[int | None] = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
     return frozenset(one for one in found if one is not None)
+
+
+def _markers(tokenizer: Any) -> re.Pattern[str]:
+    """Finds the first character of whatever the tokenizer reads as a mark, such as the end of a turn."""
+    marks = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    every = "|".join(re.escape(mark) for mark in marks if len(mark) > 1)
+    return re.compile(f"(?=(?:{every})).", re.DOTALL) if every else re.compile(r"(?!)")
+
+
+def _unused(texts: Iterable[str]) -> str:
+    """A character that is in none of the texts: the private ones are more than an input has room for."""
+    used = set(itertools.chain.from_iterable(texts))
+    return next(chr(code) for code in range(0xF0000, 0x110000) if chr(code) not in used)

@@ -36,6 +36,12 @@ class Pieces:
             self._before, self._tokens, self._shown = self._tokens, [], 0
         return piece
 
+    def end(self) -> str:
+        """What is left when no token comes any more: the mark of what stayed incomplete, or really meant."""
+        piece = self._text()[self._shown :]
+        self._before, self._tokens, self._shown = self._tokens, [], 0
+        return piece
+
     def _text(self) -> str:
         before = self._decoded(self._before)
         return self._decoded(self._before + self._tokens)[len(before) :]

@@ -150,6 +150,8 @@ def generate(input: Ask, *, call: Call, lm: LanguageModel = uses(smollm)) -> Ite
             count, last = count + len(tokens), tokens[-1]
             if text := pieces.add(tokens):
                 yield Piece(text=text, tokens=count)
+    if text := pieces.end():
+        yield Piece(text=text, tokens=count)
     yield End(
         finish_reason="stop" if last in lm.stops else "length",
         usage=Usage(prompt_tokens=len(prompt), completion_tokens=count, tokens=len(prompt) + count),
