@@ -33,7 +33,8 @@ def test_a_gateway_without_runners_lives_but_is_not_ready(clones: Clones) -> Non
 def test_readiness_tells_the_state_of_each_function(served: Site) -> None:
     states = served.client.get("/readyz").json()["functions"]
 
-    assert states["echo"] == {"runners": 1, "slots": 1, "load": 0, "degraded": []}
+    expected = {"runners": 1, "slots": 1, "load": 0, "degraded": [], "predicted_wait_s": 0.0}
+    assert states["echo"] == expected
     assert states["wait_together"]["slots"] == 16
 
 

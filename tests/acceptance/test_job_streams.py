@@ -36,6 +36,11 @@ def calling(site: Site, name: str, input: object, **headers: str) -> Iterator[Re
         yield Reader(response)
 
 
+def streamed(site: Site, function: str, end: str) -> float:
+    """How many calls were answered by streams that ended so."""
+    return site.metric(site["gateway"], "headrace_streams_total", function=function, end=end)
+
+
 def states(events: list[Event]) -> list[tuple[str, int]]:
     return [(event.data["status"], event.data["attempt"]) for event in events if event.kind == "state"]
 
@@ -48,11 +53,15 @@ def test_an_item_is_told_while_the_body_runs_and_whoever_left_comes_back(
     served: Site, tmp_path: Path
 ) -> None:
     sign = tmp_path / "sign"
-    with calling(served, "signed", {"path": str(sign)}, Prefer="respond-async") as reader:
+    left = {"Prefer": "respond-async", "X_Request_Id": "left"}
+    with calling(served, "signed", {"path": str(sign)}, **left) as reader:
         job_id = reader.response.headers["Headrace-Job-Id"]
         before = [reader.next("state"), reader.next("state"), reader.next("item")]
         assert (states(before), items(before)) == ([("queued", 0), ("running", 1)], ["first"])
     assert served.job(job_id)["status"] == "running"  # though its client has left
+    (line,) = eventually(lambda: served.access_lines("left"), "the access line")
+    assert (line["status"], line["code"], line["items"]) == (499, "client-left", 1)
+    assert streamed(served, "signed", "client-left") == 1
     with reading(served, job_id, Last_Event_ID=str(before[-1].number)) as reader:
         sign.touch()
         second, last = reader
@@ -127,10 +136,16 @@ def test_a_key_is_answered_with_the_same_stream_again(served: Site, tmp_path: Pa
 
 
 def test_a_stream_that_fails_ends_in_one_error(served: Site) -> None:
-    with calling(served, "ends", {"how": "permanent", "after": 3}, Prefer="respond-async") as reader:
+    with calling(
+        served, "ends", {"how": "permanent", "after": 3}, Prefer="respond-async", X_Request_Id="ends"
+    ) as reader:
         events = list(reader)
     assert [event.kind for event in events] == ["state", "state", "item", "item", "item", "error"]
     assert events[-1].data["error"]["message"] == "no more today"
+    (line,) = eventually(lambda: served.access_lines("ends"), "the access line")
+    assert (line["status"], line["code"], line["items"]) == (200, "function-failed", 3)
+    assert streamed(served, "ends", "function-failed") == 1
+    assert served.metric(served["gateway"], "headrace_stream_items_total", function="ends") == 3
     assert all_events(served, events[-1].data["job_id"]) == events
     problem(
         served.call("ends", {"how": 1}, Accept="text/event-stream", Prefer="respond-async"),

@@ -237,6 +237,18 @@ def test_a_reader_that_stops_doesnt_outlast_its_deadline(streaming: Site, tmp_pa
         assert '"code":"deadline-exceeded"' in events[events.index("event: error") :]
 
 
+def test_a_client_that_has_sent_a_request_ahead_and_leaves_stops_its_call(
+    streaming: Site, tmp_path: Path
+) -> None:
+    path = tmp_path / "tally"
+    reader = SlowReader(streaming, "tally", {"path": str(path), "size": 10}, ahead=True)
+    reader.read(1000)
+
+    reader.close()
+
+    eventually(path.with_suffix(".ended").exists, "its body ends, as it has left")
+
+
 def test_streams_that_are_left_at_random_leave_nothing_behind(streaming: Site, tmp_path: Path) -> None:
     chance = random.Random(50)
     plans = [(tmp_path / str(number), chance.randrange(1, 40)) for number in range(50)]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from harness.listening import hearing
-from harness.postgres import query
+from harness.postgres import query, wait_until
 
 from headrace import registry
 from headrace.capacity import Capacity, Report, encoded
@@ -20,6 +20,10 @@ from headrace.ledger.settling import forget_runners
 EIGHT_DAYS_AGO = "UPDATE runner SET seen_at = clock_timestamp() - interval '8 days' WHERE id = %s::uuid"
 SILENT = "UPDATE runner SET seen_at = clock_timestamp() - interval '10.1 seconds'"
 ALMOST_SILENT = "UPDATE runner SET seen_at = clock_timestamp() - interval '8 seconds'"
+
+BLOCKED = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 async def opened(url: str) -> Database:
@@ -184,6 +188,30 @@ def test_forgotten_runner_is_told_to_register_again(database_url: str) -> None:
             assert (await registry.heartbeat(database, forgotten.runner_id, {})).known
 
     asyncio.run(scenario())
+
+
+def test_a_heartbeat_and_the_end_of_its_runner_do_not_lock_each_other_out(database_url: str) -> None:
+    """Both take the runner's row first, then its report's."""
+
+    async def scenario() -> None:
+        async with await opened(database_url) as database, asyncio.timeout(20):
+            mine = runner()
+            await registry.register(database, mine, [manifest()])
+            await registry.heartbeat(database, mine.runner_id, {}, report=b"{}")
+            async with database.transaction() as beating:
+                await beating.fetch("SELECT heartbeat_v1(%s::uuid, '{}', false)", [mine.runner_id])
+                leaving = asyncio.create_task(registry.unregister(database, mine.runner_id))
+                assert await asyncio.to_thread(
+                    wait_until, lambda: query(database_url, BLOCKED) == [(1,)], seconds=10
+                )
+                await beating.fetch(
+                    "SELECT * FROM heartbeat_v2(%s::uuid, '{}', false, '[]')", [mine.runner_id]
+                )
+            await leaving
+            assert not await registry.reports(database)
+
+    asyncio.run(scenario())
+    assert query(database_url, "SELECT count(*) FROM runner_report") == [(0,)]
 
 
 def test_it_is_known_how_long_ago_a_function_was_served_last(database_url: str) -> None:

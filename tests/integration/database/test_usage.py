@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from harness.postgres import query
@@ -13,7 +13,7 @@ from harness.postgres import query
 from headrace.database import Database
 from headrace.errors import DatabaseUnavailable
 from headrace.histograms import Histogram
-from headrace.usage import recording, storing
+from headrace.usage import reading, recording, storing
 from headrace.usage.counts import Series
 from headrace.usage.reading import read, together
 from headrace.usage.recording import Recorder
@@ -48,10 +48,12 @@ def recorder(clock: Clock, device: str = "cpu") -> Recorder:
     return Recorder(lambda: device, clock)
 
 
-async def counts(database: Database, **options: Any) -> dict[tuple[datetime, Series, str], Histogram]:
+async def counts(
+    database: Database, *, since: datetime = HOUR, until: datetime = LATER, **options: Any
+) -> dict[tuple[datetime, Series, str], Histogram]:
     return {
         (one.at, one.series, one.device): one.histogram
-        for one in await read(database, HOUR, LATER, **options)
+        for one in await read(database, since, until, **options)
     }
 
 
@@ -269,5 +271,111 @@ def test_processes_that_add_to_the_same_rows_do_not_lock_each_other_out(database
 
         await asyncio.gather(*(process(number) for number in range(8)), storing.sum_up(database))
         assert {one.number for one in (await counts(database)).values()} == {16}
+
+    run(database_url, scenario)
+
+
+# ---------------------------------------------------------------------- hours, and backlogs of them
+
+FILL: LiteralString = (
+    "INSERT INTO usage_minute (at, function, kind, reason, device, cost, number, total, buckets)"
+    " SELECT %s::timestamptz + make_interval(mins => m), 'f' || f, 'execution', '', 'cpu', 1, 3 + m, m,"
+    " jsonb_build_object('-1', 1, m %% 7, 2, m %% 3 + 7, m)"
+    " FROM generate_series(0, %s) AS m, generate_series(1, 3) AS f"
+)
+MARK: LiteralString = (
+    "INSERT INTO usage_changed SELECT DISTINCT date_trunc('hour', at, 'UTC') FROM usage_minute"
+)
+
+
+def test_a_backlog_is_worked_off_hour_by_hour(database_url: str) -> None:
+    """What was summed up stays so, whatever becomes of the next statement."""
+
+    async def scenario(database: Database) -> None:
+        await database.execute(FILL, (HOUR, 4 * 60 - 1))
+        await database.execute(MARK)
+        wanted = await counts(database, step=timedelta(minutes=30), until=HOUR + timedelta(hours=4))
+        for left in (3, 2, 1, 0):
+            assert await storing.sum_up(database) == 1
+            assert query(database_url, "SELECT count(*) FROM usage_changed") == [(left,)]
+            oldest = "SELECT count(DISTINCT at), max(at) FROM usage_hour"
+            assert query(database_url, oldest) == [(4 - left, HOUR + timedelta(hours=3 - left))]
+        assert await storing.sum_up(database) == 0
+        hourly = await counts(database, step=timedelta(hours=1), until=HOUR + timedelta(hours=4))
+        assert len(hourly) == 12
+        for (at, series, device), histogram in hourly.items():
+            halves = [wanted[at + timedelta(minutes=30 * half), series, device] for half in range(2)]
+            assert (histogram.number, histogram.total) == tuple(
+                sum(getattr(half, name) for half in halves) for name in ("number", "total")
+            )
+            halves[0].add(halves[1])
+            assert histogram.counts == halves[0].counts
+
+    run(database_url, scenario)
+
+
+def test_many_buckets_are_not_merged_by_a_call_for_each_row(database_url: str) -> None:
+    """An hour of a large site has tens of thousands of rows, and a call of a function in SQL takes 40 us."""
+    aggregates = (
+        "SELECT a.aggfnoid::text FROM pg_aggregate a JOIN pg_proc p ON p.oid = a.aggtransfn"
+        " JOIN pg_language l ON l.oid = p.prolang WHERE l.lanname IN ('sql', 'plpgsql')"
+    )
+    assert query(database_url, aggregates) == []
+
+
+@pytest.mark.parametrize("step", [None, timedelta(hours=1), timedelta(hours=2), timedelta(days=1)])
+def test_hours_and_minutes_are_read_as_one(database_url: str, step: timedelta | None) -> None:
+    """Parts of hours at both ends, one hour that has changed, and one without buckets."""
+    since, until = HOUR + timedelta(minutes=20), HOUR + timedelta(hours=3, minutes=40)
+
+    async def scenario(database: Database) -> None:
+        await database.execute(FILL, (HOUR, 4 * 60 - 1))
+        before = await counts(database, step=step, since=since, until=until)
+        assert sum(one.number for one in before.values()) == 3 * sum(3 + m for m in range(20, 220))
+        await database.execute(MARK)
+        while await storing.sum_up(database):
+            pass
+        changed = "INSERT INTO usage_changed VALUES (%s)"
+        await database.execute(changed, (HOUR + timedelta(hours=1),))
+        after = await counts(database, step=step, since=since, until=until)
+        assert {key: (one.number, one.total, one.counts) for key, one in after.items()} == {
+            key: (one.number, one.total, one.counts) for key, one in before.items()
+        }
+        assert list(after) == list(before) == sorted(before)
+
+    with_minutes_kept(database_url, scenario)
+
+
+def with_minutes_kept(url: str, scenario: Scenario) -> None:
+    """As `run`, where minutes of any age are there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "MINUTES_KEPT", timedelta(days=36_500))
+        run(url, scenario)
+
+
+def test_what_is_older_than_minutes_are_kept_is_read_by_whole_hours(database_url: str) -> None:
+    async def scenario(database: Database) -> None:
+        for minute in (10, 40):
+            process = recorder(Clock(HOUR + timedelta(minutes=minute)))
+            process.observe("embed", "served", 0.5)
+            await process.end(database)
+        await storing.sum_up(database)
+        assert await storing.prune_minutes(database, timedelta(days=7).total_seconds(), 9) == 2
+        half = HOUR + timedelta(minutes=30)
+        for since, until in ((half, LATER), (HOUR, half), (HOUR, half + timedelta(minutes=30)), (half, half)):
+            (found,) = await read(database, since, until)
+            assert (found.at, found.histogram.number) == (HOUR, 2)
+        assert await read(database, half, LATER, step=timedelta(minutes=1)) == []  # nothing is kept of it
+        young = datetime.now(UTC) - timedelta(days=6)
+        assert reading._widened(young, young, young - timedelta(hours=1)) == (young, young)
+
+    run(database_url, scenario)
+
+
+@pytest.mark.parametrize("seconds", [0, 59, 90, 90 * 60, 3601, -60])
+def test_steps_that_minutes_and_hours_do_not_make_up_are_refused(database_url: str, seconds: int) -> None:
+    async def scenario(database: Database) -> None:
+        with pytest.raises(ValueError, match="whole minutes up to an hour, or whole hours"):
+            await read(database, HOUR, LATER, step=timedelta(seconds=seconds))
 
     run(database_url, scenario)

@@ -12,6 +12,7 @@ from harness.ledger_states import forget
 from harness.listening import hearing
 
 from headrace.database import Database, queries
+from headrace.ids import uuid7
 from headrace.ledger import cancelling, execution, items, reading, retention
 from headrace.ledger.execution import Claimed, Report
 from headrace.ledger.items import Group, Items
@@ -181,6 +182,39 @@ def test_what_a_failed_job_has_yielded_stays_until_it_is_forgotten(database_url:
         assert await count(database) == 0
 
     run(database_url, scenario)
+
+
+def test_items_that_a_gateway_of_the_last_release_leaves_behind_are_swept_up(database_url: str) -> None:
+    """Its `prune_jobs_v1` knows nothing of them."""
+    hour = 3600.0
+
+    async def scenario(database: Database, runner: Runner) -> None:
+        kept = await started(database, runner)
+        await runner.add_items(kept, 0, b"1")
+        orphans = [made(2 * hour) for _ in range(3)]
+        young = made(hour / 2)
+        for group in range(1, 4):
+            for job_id in (*orphans, young):
+                await database.execute(
+                    "INSERT INTO job_items (job_id, sequence, attempt, number, bytes, items)"
+                    " VALUES (%s::uuid, %s, 1, %s, 1, '{1}')",
+                    [job_id, group, group],
+                )
+        assert await retention.prune_items(database, 3 * hour, 9) == 0
+        assert [await retention.prune_items(database, hour, 2) for _ in range(3)] == [2, 1, 0]
+        assert await count(database) == 1 + 3
+        await asyncio.sleep(0.002)  # ids are of milliseconds
+        assert await retention.prune_items(database, 0, 9) == 1
+        assert await told(database, kept.job_id, 2) == [(3, b"1")]
+
+    run(database_url, scenario)
+
+
+def made(ago_s: float) -> str:
+    """The id of a job that was made so long ago."""
+    now = uuid7()
+    milliseconds = int(now.replace("-", "")[:12], 16) - int(ago_s * 1000)
+    return f"{milliseconds:012x}{now.replace('-', '')[12:]}"
 
 
 def test_items_go_with_the_result(database_url: str) -> None:

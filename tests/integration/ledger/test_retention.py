@@ -351,6 +351,7 @@ EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)"
 PRUNES: list[LiteralString] = [
     "SELECT prune_results_v2(5)",
     "SELECT prune_jobs_v2(60, 5)",
+    "SELECT prune_items_v1(60, 5)",
     "SELECT prune_keys_v1(5)",
     "SELECT prune_batches_v1(60, 5)",
     "SELECT prune_audit_v1(60, 5)",

@@ -13,7 +13,8 @@ from harness.site import Site
 class SlowReader:
     """A client with small buffers, which reads when it is told to."""
 
-    def __init__(self, site: Site, name: str, input: object, **headers: str) -> None:
+    def __init__(self, site: Site, name: str, input: object, *, ahead: bool = False, **headers: str) -> None:
+        """`ahead`: another request follows before the first is answered."""
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
         self._socket.settimeout(30)
@@ -28,6 +29,8 @@ class SlowReader:
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
         self._socket.sendall(f"POST /fn/{name} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+        if ahead:
+            self._socket.sendall(b"GET /healthz HTTP/1.1\r\nHost: site\r\n\r\n")
 
     def read(self, size: int) -> bytes:
         """So many bytes, or what there is up to the end."""

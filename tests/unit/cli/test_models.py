@@ -112,10 +112,11 @@ def test_a_load_is_followed_to_its_end() -> None:
     for news in (False, True):
         assert end_of_load("m", FIRST, waits, is_news=news) is None
         assert end_of_load("m", FIRST, loads, is_news=news) is None
-        assert end_of_load("m", FIRST, loaded, is_news=news) == (
-            "model m is loaded in runner ..000000b1, executor 1, on cpu: 3.0 MiB in 2.0 s"
-        )
-    assert end_of_load("m", FIRST, failed, is_news=False) is None  # of the time before
+    assert end_of_load("m", FIRST, loaded, is_news=True) == (
+        "model m is loaded in runner ..000000b1, executor 1, on cpu: 3.0 MiB in 2.0 s"
+    )
+    for stale in (loaded, failed, gone):  # of the time before
+        assert end_of_load("m", FIRST, stale, is_news=False) is None
     with pytest.raises(
         HeadraceError, match=r"^model m could not be loaded: no disk \(in runner \.\.000000b1\)$"
     ):

@@ -60,10 +60,23 @@ def test_what_became_of_calls_is_told_with_why() -> None:
         counted("joined", 2, 4),
         counted("refused", 0.01, reason="busy"),
         counted("refused", 0.01, 0.01, reason="backlog-full"),
+        counted("failed", 0.01, reason="function-failed"),
+        counted("failure", 0.01, 0.01, reason="function-failed"),
+        counted("failure", 0.01, reason="cancelled"),
     ]
-    table, reasons = _usage.listed(found, None).split("\n\n")
-    assert " ".join(table.splitlines()[1].split()) == "embed 2 - 3 - - - 3 0.096 s 0.096 s - 3.0"
-    assert reasons.splitlines() == ["embed: 2 refused, backlog-full", "embed: 1 refused, busy"]
+    table, answers, endings = _usage.listed(found, None).split("\n\n")
+    assert " ".join(table.splitlines()[1].split()) == "embed 2 - 3 1 - - 3 0.096 s 0.096 s - 3.0"
+    assert answers.splitlines() == [
+        "what callers got instead of a result:",
+        "  embed: 1 failed: function-failed",
+        "  embed: 2 refused: backlog-full",
+        "  embed: 1 refused: busy",
+    ]
+    assert endings.splitlines() == [
+        "how executions ended that did not succeed:",
+        "  embed: 1 cancelled",
+        "  embed: 2 function-failed",
+    ]
     assert max(map(len, _usage.listed(found, 80).splitlines())) <= 80
     assert _usage.listed([], None) == "nothing was counted in that time"
     assert _usage.document(found)[0]["number"] == 2
@@ -72,7 +85,7 @@ def test_what_became_of_calls_is_told_with_why() -> None:
 def test_answers_count_as_what_they_mean_for_demand() -> None:
     answers = [(200, ""), (202, ""), (503, "busy"), (429, "over-quota"), (499, "client-left")]
     answers += [(504, "hold-exceeded"), (504, "deadline-exceeded")]
-    answers += [(500, "function-failed"), (200, "function-failed"), (422, "invalid-input")]
+    answers += [(500, "function-failed"), (422, "invalid-input")]
     assert [kind_of(status, code) for status, code in answers] == [
         ("served", ""),
         ("accepted", ""),
@@ -81,7 +94,6 @@ def test_answers_count_as_what_they_mean_for_demand() -> None:
         ("abandoned", ""),
         ("expired", ""),
         ("expired", ""),
-        ("failed", "function-failed"),
         ("failed", "function-failed"),
         None,
     ]

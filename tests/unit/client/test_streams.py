@@ -92,6 +92,13 @@ def test_whatever_isnt_a_whole_stream_is_no_answer(
         list(client.stream("tell", {}))
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_stream_without_an_end_was_cut_off(site: ScriptedSite, client: Client, is_cut: bool) -> None:
+    site.on("POST /fn/tell", stream(*ITEMS, is_cut=is_cut))
+    with pytest.raises(Unreachable, match=r"^the stream was cut off: "):
+        list(client.stream("tell", {}))
+
+
 def test_nobody_answers() -> None:
     with Client(f"http://127.0.0.1:{free_port('127.0.0.1')}") as client, pytest.raises(Unreachable):
         list(client.stream("tell", {}))

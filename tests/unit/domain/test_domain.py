@@ -113,11 +113,12 @@ def test_limits() -> None:
 def test_batches() -> None:
     assert (Batch(max_cost=64).max_cost, Batch(max_cost=64).max_wait) == (64, 0.005)
     assert Batch(max_cost=1, max_wait=0).max_wait == 0
-    for wrong in (0, -1, math.inf, math.nan):
-        with pytest.raises(ValueError, match="max_cost"):
+    wrong: Any
+    for wrong in (0, -1, math.inf, math.nan, "8", None, True):
+        with pytest.raises(ValueError, match=r"^max_cost must be a positive number, not"):
             Batch(max_cost=wrong)
-    for wrong in (-1, math.inf, math.nan):
-        with pytest.raises(ValueError, match="max_wait"):
+    for wrong in (-1, math.inf, math.nan, 10**9, "x", None, True):
+        with pytest.raises(ValueError, match=r"^max_wait must be a number of seconds from 0, not"):
             Batch(max_cost=1, max_wait=wrong)
 
 

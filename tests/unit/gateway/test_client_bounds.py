@@ -289,7 +289,8 @@ def test_an_answer_that_nobody_takes_ends_the_connection() -> None:
     run(scenario)
 
 
-def test_an_answer_at_the_clients_pace_has_its_time() -> None:
+@pytest.mark.parametrize("requests", [1, 2])
+def test_an_answer_at_the_clients_pace_has_its_time(requests: int) -> None:
     ends = asyncio.Event()
     told: dict[str, float] = {}
 
@@ -308,8 +309,32 @@ def test_an_answer_at_the_clients_pace_has_its_time() -> None:
     async def scenario() -> None:
         async with server(app, Watched) as address:
             with socket.create_connection(address) as client:
-                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * requests)
                 await ends.wait()
             assert told["lost"] >= told["until"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_running", ["first", "second"])
+def test_a_client_that_leaves_is_noticed_whatever_it_sent_ahead(is_running: str) -> None:
+    left, runs = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != f"/{is_running}":
+            await echo(scope, receive, send)
+            return
+        runs.set()
+        await leave(scope, receive, send)
+        left.set()
+
+    async def scenario() -> None:
+        async with server(app) as address:
+            _, writer = await asyncio.open_connection(*address)
+            for path in (b"first", b"second", b"third"):
+                writer.write(b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            await runs.wait()
+            writer.close()
+            await left.wait()
 
     run(scenario)

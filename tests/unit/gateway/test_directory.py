@@ -165,6 +165,21 @@ def test_a_body_of_nothing_but_faults_is_refused_quickly() -> None:
     assert time.process_time() - began < 0.5
 
 
+def test_which_fields_a_choice_is_about_is_told() -> None:
+    inner = {"type": "object", "anyOf": [{"required": ["x", "y"]}, {"required": ["z"]}]}
+    both = {
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "properties": {"c": {"$ref": "#/$defs/inner"}},
+    }
+    schema = {**both, "$defs": {"inner": inner}}
+    exactly = [("", "exactly one of a, b is needed")]
+    assert errors({}, schema) == exactly
+    assert errors({"a": 1, "b": 1}, schema) == exactly
+    assert errors({"a": 1, "c": {"x": 1}}, schema) == [("/c", "one of x and y, z is needed")]
+    typed = {"oneOf": [{"required": ["a"]}, {"type": "string"}]}
+    assert "needed" not in errors({}, typed)[0][1]
+
+
 @pytest.mark.parametrize("count", [1000, 100_000])
 def test_of_a_large_body_the_first_fault_is_told(count: int) -> None:
     schema = {"type": "array", "items": {"type": "string"}}

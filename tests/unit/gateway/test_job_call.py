@@ -12,9 +12,11 @@ import pytest
 from harness.scripted_calls import manifest
 
 from headrace.domain import Priority
-from headrace.gateway import job_view
+from headrace.gateway import job_call, job_view
 from headrace.gateway.exchange import Exchange
+from headrace.gateway.invoke import Invoke
 from headrace.gateway.job_call import JobCall, JobCalls, digest_of
+from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.preferences import Preferences, Wishes
 from headrace.gateway.refusals import refused
 from headrace.ids import uuid7
@@ -144,6 +146,66 @@ def test_a_call_that_waits_for_its_job_does_not_keep_its_input(
     asyncio.run(jobs.answer(exchange, call))
     assert waits == [before]
     assert (exchange.status, exchange.is_replay) == (202, way != "accepted")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "code"),
+    [
+        ("result", 200, ""),
+        ("function-failed", 200, "function-failed"),
+        ("cut-off", 200, ""),
+        ("client-left", 499, "client-left"),
+    ],
+)
+def test_a_followed_job_counts_as_accepted_whatever_became_of_it(
+    monkeypatch: pytest.MonkeyPatch, end: str, status: int, code: str
+) -> None:
+    nothing: Any = None
+
+    class Submitter:
+        async def submit(self, new: NewJob) -> Receipt:
+            return receipt_of(new.job_id, "accepted")
+
+    class Directory:
+        def was_served(self, *_: Any) -> bool:
+            return True
+
+    class Events:
+        items, job = 3, None
+
+        def __init__(self, *_: Any) -> None:
+            self.end = end
+
+        async def follow(self, *_: Any) -> None: ...
+
+    async def ignored(*_: Any) -> Any: ...
+
+    async def accept(exchange: Exchange, _name: str) -> Any:
+        exchange.wants_events, exchange.function, exchange.metrics = True, "f", metrics.of("f")
+        return jobs.prepare(exchange, manifest(), (b"{}", {}), KeyRow("k", "o", "o"), Wishes(ASYNC))
+
+    monkeypatch.setattr(job_call, "EventStream", Events)
+    settings, metrics, written = load_settings(), GatewayMetrics(), list[dict[str, Any]]()
+    jobs = JobCalls(
+        settings,
+        cast("Any", Directory()),
+        cast("Any", Submitter()),
+        cast("Any", Watcher()),
+        nothing,
+        lambda: 0.0,
+    )
+    invoke = Invoke(settings, nothing, nothing, nothing, nothing, jobs, metrics, lambda: 0.0)
+    monkeypatch.setattr(invoke, "_accept", accept)
+    monkeypatch.setattr(invoke, "_access", SimpleNamespace(info=lambda _, **line: written.append(line)))
+    scope: Any = {"headers": [], "path_params": {"name": "f"}}
+    asyncio.run(invoke._handle(scope, ignored, ignored))
+
+    (line,) = written
+    assert (line["status"], line["code"], line["items"]) == (status, code, 3)
+    assert [(series[1], seen.number) for series, seen in metrics.usage._present.items()] == [("accepted", 1)]
+    ended = {"function": "f", "end": end}
+    assert metrics.registry.get_sample_value("headrace_streams_total", ended) == 1
+    assert metrics.registry.get_sample_value("headrace_stream_items_total", {"function": "f"}) == 3
 
 
 def receipt_of(job_id: str, outcome: Any) -> Receipt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from harness.scripted_runner import HANG_UP, settle
 from headrace.gateway import calling, sse, streaming
 from headrace.gateway.call_stream import WINDOW, CallStream
 from headrace.gateway.exchange import ClientLeft, Exchange
+from headrace.gateway.http import PACED_UNTIL
 from headrace.gateway.problems import Problem
 from headrace.gateway.streaming import StreamCalls
 from headrace.link.frames import Call, Credit, Error, Item, Progress, Result, Started, Stop
@@ -36,6 +38,7 @@ class Following:
         self.messages: list[Any] = []
         self.news = asyncio.Event()
         self.stream = CallStream()
+        self.scope: dict[str, Any] = {}
         self.asked = asked(receive=self._receive, stream=self.stream, **wishes)
         self.exchange = Exchange(
             {}, self.asked.job_id, "request", self._receive, self._send, here.metrics.of("echo")
@@ -44,7 +47,7 @@ class Following:
 
     async def answer(self) -> None:
         await StreamCalls(self.here.caller, self.here.metrics, "").answer(
-            self.exchange, self.asked, self.stream
+            self.exchange, self.asked, self.stream, self.scope
         )
 
     @property
@@ -244,6 +247,8 @@ def test_after_the_first_item_nothing_is_started_again(
             await answering
             kinds = [kind for kind, _ in client.events]
             assert (kinds, client.events[-1][1]["code"]) == (["item", "error"], code)
+            was_cut_off = client.events[-1][1]["detail"].startswith("The stream was cut off")
+            assert was_cut_off is (code == "worker-lost")
             assert client.messages[-1]["more_body"] is False
             assert (client.exchange.status, client.exchange.code) == (200, code)
             assert len(here.calls) == 1
@@ -284,7 +289,10 @@ def test_the_deadline_ends_a_stream_that_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_client_that_leaves_stops_its_call(tmp_path: Path, is_open: bool) -> None:
     async def scenario() -> None:
-        async with site(tmp_path, lambda call: item(call, 0) if is_open else None) as here:
+        def begins(call: Call) -> Any:
+            return [Started(call.job_id, 1), item(call, 0)] if is_open else None
+
+        async with site(tmp_path, begins) as here:
             client = Following(here)
             answering = asyncio.ensure_future(client.answer())
             await here.runners[0].hears(Call)
@@ -296,6 +304,7 @@ def test_a_client_that_leaves_stops_its_call(tmp_path: Path, is_open: bool) -> N
             assert (await here.runners[0].hears(Stop)).job_id == client.asked.job_id
             sample = here.metrics.registry.get_sample_value
             assert sample("headrace_streams_total", {"function": "echo", "end": "client-left"}) == 1
+            assert (client.asked.exec_ms > 0) is is_open
 
     run(scenario)
 
@@ -335,7 +344,11 @@ def test_a_client_that_stops_reading_doesnt_outlast_its_deadline(tmp_path: Path)
             client = Following(here, hold=0.2, total=0.2)
             client.reads.clear()
             answering = asyncio.ensure_future(client.answer())
+            await here.runners[0].hears(Call)
+            assert client.scope[PACED_UNTIL] > time.monotonic()
             await here.runners[0].hears(Stop)  # the work ends in time
+            await settle()
+            assert client.scope[PACED_UNTIL] == 0  # what is left has to be taken
             client.reads.set()
             await answering
             assert [kind for kind, _ in client.events] == ["item"] * 3 + ["error"]

@@ -60,7 +60,7 @@ class Scripted:
     def become_ready(self, **degraded: str) -> None:
         self.killed_for = None
         self.was_loading = False
-        for model in self.supervisor.models.preload(self):  # type: ignore[arg-type]
+        for model in self.supervisor.models.preload(self).models:  # type: ignore[arg-type]
             self.say(Loaded(model, 0, 0.0))
         self.is_ready = True
         self.supervisor.executor_ready(self, Ready("cpu", 0.7, degraded))  # type: ignore[arg-type]

@@ -51,6 +51,7 @@ class Batch:
     ids: list[str]
     answers: dict[str, Done | Failed] = field(default_factory=dict)
     passes: tuple[int, ...] = ()
+    too_many: int = 0
 
     @property
     def outcomes(self) -> list[Any]:
@@ -130,6 +131,7 @@ class Child:
         assert frame.job_id == batch.job_id
         assert batch.answers.keys() == set(batch.ids)
         batch.passes = frame.passes
+        batch.too_many = frame.too_many
         return batch
 
     def value(self, function: str, **options: Any) -> Any:

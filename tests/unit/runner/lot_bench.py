@@ -25,14 +25,16 @@ def running(executor: Scripted) -> list[Lot]:
     return [call for call in executor.calls.values() if isinstance(call, Lot)]
 
 
-def end(executor: Scripted, lot: Lot | None = None, seconds: float = 0.1, **failed: str) -> None:
-    """A lot comes to its end; the calls named fail in that category."""
+def end(
+    executor: Scripted, lot: Lot | None = None, seconds: float = 0.1, *, too_many: int = 0, **failed: str
+) -> None:
+    """A lot comes to its end; the calls named fail in that category, and memory ran out for so many."""
     lot = lot or running(executor)[0]
     (frame,) = [one for one in lots(executor) if one.job_id == lot.job_id]
     for item in frame.items:
         if item.job_id in lot.calls:
             answer(executor, item.job_id, seconds, failed.get(item.job_id, ""))
-    executor.say(BatchEnded(lot.job_id, seconds, (len(frame.items),)))
+    executor.say(BatchEnded(lot.job_id, seconds, (len(frame.items),), too_many))
 
 
 def answer(executor: Scripted, job_id: str, seconds: float = 0.1, category: str = "") -> None:

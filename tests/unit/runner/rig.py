@@ -125,6 +125,7 @@ class Rig:
         ]
         for executor in self.supervisor.executors:
             executor.preload = self.supervisor.models.preload
+            executor.on_unborn = self.supervisor.models.unborn
         self.executor = self.supervisor.executors[0]
 
     def _services_changed(self) -> None:

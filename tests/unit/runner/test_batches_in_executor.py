@@ -75,6 +75,7 @@ def test_a_body_that_raises_runs_again_in_halves_until_the_bad_one_is_alone(
     batch = executor.end(executor.run_batch(function, *asks))
     assert batch.outcomes == ["A", "B", "function-failed", "D", "E"]
     assert batch.passes == (5, 3, 2, 1, 2)
+    assert batch.too_many == 0  # memory had nothing to do with it
 
 
 def test_whoevers_input_is_refused_learns_it_and_nobody_else(executor: Child) -> None:
@@ -110,6 +111,7 @@ def test_out_of_memory_halves_down_to_one_whatever_the_attempts(executor: Child,
     assert batch.outcomes == ["A", "B", "C", "D", "E", "F"]
     assert list(batch.answers) == batch.ids
     assert batch.passes == (6, 3, 2, 1, 1, 1, 3, 2, 1, 1, 1)
+    assert batch.too_many == 2
 
 
 def test_progress_is_told_by_each_call(executor: Child) -> None:

@@ -42,6 +42,45 @@ def test_an_idle_executor_runs_one_call_and_what_comes_meanwhile_is_joined() -> 
     run(scenario)
 
 
+def test_lots_cost_less_for_a_while_where_memory_ran_out() -> None:
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        send(bench)
+        for _ in range(8):
+            send(bench)
+        end(executor)
+        assert len(joined(executor)[-1]) == 8
+        for _ in range(8):
+            send(bench)
+        end(executor, too_many=4)
+        assert len(joined(executor)[-1]) == 8  # it was full before
+        for _ in range(100):
+            while len(bench.supervisor._calls) < 20:
+                send(bench)
+            end(executor)
+        sizes = [len(lot) for lot in joined(executor)[3:]]
+        assert sizes == sorted(sizes)
+        assert (sizes[0], sizes[-1]) == (2, 8)
+        assert sizes.count(2) > 15
+
+    run(scenario)
+
+
+def test_a_call_that_is_refused_leaves_the_lot_before_it_open() -> None:
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        running_one, waiting = send(bench), send(bench)
+        bench.supervisor.slots_of("join").running_s = 60.0  # longer than anybody waits by now
+        assert bench.told(send(bench, "x" * 8)).reason == "full"
+        bench.supervisor.slots_of("join").running_s = 0.0
+        last = send(bench)
+        end(executor)
+        assert joined(executor) == [[running_one], [waiting, last]]
+        end(executor)
+
+    run(scenario)
+
+
 def test_what_is_joined_stays_within_its_cost_and_order_is_kept() -> None:
     """A dear call runs by itself, and no cheap one passes it."""
 

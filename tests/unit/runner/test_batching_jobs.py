@@ -186,6 +186,28 @@ def test_a_cancelled_job_is_answered_at_once_and_one_that_is_lost_only_when_it_h
     run(scenario)
 
 
+def test_a_job_that_waits_for_its_own_earlier_start_fills_one_slot_once() -> None:
+    async def scenario(bench: JobBench) -> None:
+        (executor,) = bench.executors
+        job = a_job("pair")  # two slots
+        bench.submit(job)
+        await bench.settled()
+        again = a_job("pair", job_id=job.job_id, attempt=2)
+        bench.submit(again)
+        await bench.settled()
+        assert list(bench.supervisor._books.parked) == [job.job_id]
+        turns = bench.supervisor.slots_of("pair").turns
+        filled = turns.filled
+        answer(executor, job.job_id, category="stopped")
+        assert turns.filled == filled  # nothing was kept for it any more
+        end(executor)
+        await bench.settled()
+        await end_all(bench)
+        assert bench.ledger.outcomes[job.job_id].attempt == 2
+
+    run(scenario)
+
+
 def test_jobs_that_wait_in_a_lot_are_given_back_when_their_executor_is_gone() -> None:
     async def scenario(bench: JobBench) -> None:
         first, second = bench.executors

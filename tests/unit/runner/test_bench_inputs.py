@@ -38,18 +38,23 @@ def priced(cost: Cost, example: dict[str, Any] | None = None) -> Function[Any, A
         (Cost.chars("prompt"), {"prompt": "abc"}, 7.0, {"prompt": "abcabca"}),
         (Cost.value("steps"), {"steps": 3}, 30.0, {"steps": 30}),
         (Cost() + Cost.value("steps"), {"steps": 2}, 11.0, {"steps": 10}),
-        (Cost.value("steps"), {"steps": 3}, 300.0, None),
     ],
 )
 def test_an_input_grows_as_its_cost_counts(
-    cost: Cost, example: dict[str, Any], wanted: float, grown: dict[str, Any] | None
+    cost: Cost, example: dict[str, Any], wanted: float, grown: dict[str, Any]
 ) -> None:
     made = priced(cost, example)
     (first,) = inputs_of(made, None)
     assert grows(made, first)
     found = sized(made, first, wanted)
-    assert (None if found is None else json.loads(found.data)) == grown
-    assert found is None or found.cost == wanted
+    assert json.loads(found.data) == grown
+    assert found.cost == wanted
+
+
+def test_an_input_that_is_taken_no_larger_says_why() -> None:
+    made = priced(Cost.value("steps"), {"steps": 3})
+    with pytest.raises(SetupError, match=r"^at /steps: Input should be less than or equal to 100$"):
+        sized(made, inputs_of(made, None)[0], 300.0)
 
 
 def test_what_nothing_counts_in_does_not_grow() -> None:

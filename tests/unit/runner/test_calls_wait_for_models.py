@@ -85,6 +85,38 @@ def test_the_call_that_runs_alone_has_its_models_loaded_where_it_will_run() -> N
     run(scenario, executors=2)
 
 
+def test_the_call_that_runs_alone_does_so_where_nothing_is_loaded_for_others() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = bench.executors
+        bench.supervisor.models.load(FIRST)
+        await bench.turn()
+        assert told(first) == [("Load", FIRST)]
+        alone = bench.gateway.send("without", alone=True)
+        assert second.runs == [alone]
+        second.finish(alone)
+
+    run(scenario, executors=2)
+
+
+def test_the_call_that_runs_alone_stays_where_its_models_are_being_loaded() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = bench.executors
+        before = bench.gateway.send("without", seconds=60)
+        assert first.runs == [before]
+        alone = bench.gateway.send("with_first", alone=True)
+        await bench.turn()
+        assert told(second) == [("Load", FIRST)]
+        second.say(Loading(FIRST))
+        first.finish(before)
+        await bench.turn()
+        assert (told(first), first.closed_for) == ([], None)
+        load(second, FIRST)
+        assert second.runs == [alone]
+        second.finish(alone)
+
+    run(scenario, executors=2)
+
+
 def test_one_more_executor_loads_what_calls_have_waited_for_as_long_as_a_load_takes() -> None:
     async def scenario(bench: Bench) -> None:
         first, second = bench.executors

@@ -52,9 +52,10 @@ async def until(condition: Callable[[], Any]) -> None:
 
 def test_slots_and_what_waits_for_them_are_told(device: str) -> None:
     async def scenario(rig: Rig) -> None:
+        await until(lambda: told(rig, "echo").free == 2)  # the second executor comes later
         idle = told(rig, "echo")
         assert (idle.slots, idle.free, idle.busy, idle.waiting, idle.warmth) == (2, 2, 0, 0, "warm")
-        running = [rig.gateway.send("obey", wait=10, text="1") for _ in range(2)]
+        running = [rig.gateway.send("obey", wait=10, text="/dev/null") for _ in range(2)]
         waiting = [rig.gateway.send("echo", wait=10, text="x") for _ in range(3)]
         busy = told(rig, "echo")
         assert (busy.slots, busy.free, busy.busy, busy.waiting) == (2, 0, 2, 3)

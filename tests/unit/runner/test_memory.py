@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from gpu_runner.executor.memory import DeviceMemory
+from gpu_runner.executor.residency import Residency
+from gpu_runner.frames import AboutModels, Loaded
 from gpu_runner.residency import memory
 from headrace.sdk import Device
 
@@ -22,6 +25,7 @@ class Cuda:
 
     def __init__(self) -> None:
         self.reserved = 10 * GIB
+        self.cached = 0
         self.fractions: list[tuple[float, int]] = []
 
     def get_device_properties(self, index: int) -> Any:
@@ -32,6 +36,13 @@ class Cuda:
 
     def set_per_process_memory_fraction(self, fraction: float, index: int) -> None:
         self.fractions.append((fraction, index))
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def empty_cache(self) -> None:
+        self.reserved -= self.cached
+        self.cached = 0
 
 
 @pytest.fixture
@@ -52,6 +63,59 @@ def test_torch_refuses_a_process_more_than_the_budget_or_what_a_load_may_take(
     assert (device.is_own, device.total(), device.taken()) == (False, 100 * GIB, 10 * GIB)
     device.allow(more)
     assert cuda.fractions == [(pytest.approx(fraction), 1)]
+
+
+def a_residency(
+    device: Device, loads: list[Callable[[], Any]], budget: int = 0
+) -> tuple[Residency, list[AboutModels]]:
+    """Models that are loaded by these, named by their number, and what is told of them."""
+    told: list[AboutModels] = []
+    residency = Residency(device, (), told.append, budget)
+    for number, load in enumerate(loads):
+        residency._models[str(number)] = cast(Any, SimpleNamespace(load=lambda _, load=load: load()))
+    return residency, told
+
+
+def test_models_that_are_loaded_at_the_start_share_what_they_may_take(cuda: Cuda) -> None:
+    def grow() -> None:
+        cuda.reserved += 6 * GIB
+
+    residency, _ = a_residency(Device("cuda", 0), [grow, grow], 50 * GIB)
+    residency.load_at_start(["0", "1"], share=0.4)
+    whole = pytest.approx(0.5)
+    assert [fraction for fraction, _ in cuda.fractions] == [
+        pytest.approx(0.3),  # 10 are taken, 20 may come
+        whole,
+        pytest.approx(0.3),
+        whole,
+    ]
+
+
+def test_what_calls_have_left_is_not_taken_for_a_models_room(cuda: Cuda) -> None:
+    cuda.reserved, cuda.cached = 18 * GIB, 8 * GIB
+
+    def use_what_is_cached() -> None:
+        new = max(0, 6 * GIB - cuda.cached)
+        cuda.cached = max(0, cuda.cached - 6 * GIB)
+        cuda.reserved += new
+
+    residency, told = a_residency(Device("cuda", 0), [use_what_is_cached])
+    residency.load("0")
+    assert isinstance(told[-1], Loaded)
+    assert told[-1].bytes == 6 * GIB
+
+
+def test_nor_is_it_in_a_process_own_memory() -> None:
+    def pieces(count: int) -> list[bytes]:
+        return [bytes(60_000) + b"x" for _ in range(count)]
+
+    residency, told = a_residency(Device("cpu"), [lambda: pieces(600)])
+    left, stays = pieces(1200), pieces(1)
+    del left
+    residency.load("0")
+    assert isinstance(told[-1], Loaded)
+    assert told[-1].bytes >= 600 * 60_000 * 0.9
+    assert stays
 
 
 def test_on_a_cpu_it_is_the_process_own_and_torch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

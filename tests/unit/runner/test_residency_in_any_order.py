@@ -115,6 +115,8 @@ class Machine:
 
     def _decide(self) -> None:
         up = frozenset(place.index for place in self.book.places if place.is_up)
+        for place in self.book.places:
+            place.is_running = self.running[place.index] is not None
         free = frozenset(
             index for index in up if self.running[index] is None and not self.book.places[index].is_moving
         )

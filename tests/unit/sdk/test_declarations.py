@@ -156,10 +156,18 @@ def signature_mistakes():  # noqa: C901 - a list of functions
     def no_schema(input: decimal.Context) -> int: ...
     def no_schema_return(input: int) -> decimal.Context: ...
 
+    def no_return_yields(input: int):
+        yield input
+
+    async def no_return_yields_async(input: int):
+        yield input
+
     return {
         no_parameter: ("input", "needs a first parameter"),
         untyped: ("parameter 'input'", "has no type"),
         no_return: ("return", "has no type"),
+        no_return_yields: ("return", r"as the body yields: -> Iterator\[ITEM\]"),
+        no_return_yields_async: ("return", r"as the body yields: -> AsyncIterator\[ITEM\]"),
         extra_positional: ("parameter 'other'", r"put a \* before it"),
         unknown_injected: ("parameter 'other'", "nothing to inject"),
         plain_default: ("parameter 'other'", "nothing to inject"),
@@ -223,7 +231,7 @@ def test_signature_mistakes(fn, expected):
         ({"budget": 10}, "budget", "must be a Budget, not 10"),
         ({"limits": "1MiB"}, "limits", "must be a Limits"),
         ({"cost": 1}, "cost", "must be a Cost"),
-        ({"cost": Cost.items("lefts")}, "cost", "the input has no 'lefts'"),
+        ({"cost": Cost.items("lefts")}, "cost", "the input has no 'lefts'; its fields are left, right"),
         ({"cost": Cost.items("left.more")}, "cost", "the input has no 'left.more'"),
         ({"atempts": 1}, "atempts", "no such option; there are attempts,"),
         ({"examples": [{"left": "a"}, {"left": 1}]}, "examples[1]", "not of type"),

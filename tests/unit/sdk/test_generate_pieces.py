@@ -15,9 +15,12 @@ def tokenizer():
     return tiny_lm._tokenizer(None)
 
 
-def shown(tokenizer, tokens, at_once=1):
+def shown(tokenizer, tokens, at_once=1, end=""):
+    """The pieces; `end` is what is left then."""
     pieces = Pieces(tokenizer)
-    return [pieces.add(tokens[at : at + at_once]) for at in range(0, len(tokens), at_once)]
+    found = [pieces.add(tokens[at : at + at_once]) for at in range(0, len(tokens), at_once)]
+    assert (pieces.end(), pieces.end()) == (end, "")
+    return found
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 7, 100])
@@ -31,8 +34,12 @@ def test_a_character_is_shown_with_its_last_byte(tokenizer):
     assert shown(tokenizer, tokenizer("a🙂b")["input_ids"]) == ["a", "", "", "", "🙂", "b"]
 
 
-def test_a_character_that_is_cut_off_at_the_end_is_left_out(tokenizer):
-    assert "".join(shown(tokenizer, tokenizer("ok 水")["input_ids"][:-1])) == "ok "
+def test_a_character_that_is_cut_off_is_left_to_the_end(tokenizer):
+    assert "".join(shown(tokenizer, tokenizer("ok 水")["input_ids"][:-1], end="\ufffd")) == "ok "
+
+
+def test_a_text_may_end_with_the_mark_of_what_is_broken(tokenizer):
+    assert "".join(shown(tokenizer, tokenizer("ok\ufffd\ufffd")["input_ids"], 2, end="\ufffd\ufffd")) == "ok"
 
 
 def test_bytes_that_are_no_text_are_shown_as_such_and_hide_nothing(tokenizer):
@@ -40,7 +47,8 @@ def test_bytes_that_are_no_text_are_shown_as_such_and_hide_nothing(tokenizer):
     del tokens[2]
     assert "".join(shown(tokenizer, tokens)) == tokenizer.decode(tokens)
     lone = tokenizer("水")["input_ids"][1:2]
-    assert len("".join(shown(tokenizer, lone * 10))) == 7  # the last three may become something yet
+    # The last three may become something yet.
+    assert len("".join(shown(tokenizer, lone * 10, end="\ufffd" * 3))) == 7
 
 
 def test_special_tokens_are_not_shown(tokenizer):

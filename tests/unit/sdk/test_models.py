@@ -81,4 +81,6 @@ def test_uses_takes_models_only():
             DeclarationError, match=rf"^{re.escape(__file__)}:\d+: uses\(\.\.\.\): takes what @model"
         ):
             uses(other)
+    with pytest.raises(DeclarationError, match=r": put @model\(\) above test_models_have_defaults$"):
+        uses(test_models_have_defaults)
     assert repr(uses(numbers)) == f"uses({numbers.name})"

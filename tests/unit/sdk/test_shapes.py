@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from headrace import Batch, Call, Device, function, model, uses
+from headrace import Batch, Budget, Call, Cost, Device, function, model, uses
 from headrace.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 class Pair(BaseModel):
     left: str
+
+
+class Sized(BaseModel):
+    size: int
+    parts: list[int]
 
 
 @model()
@@ -52,7 +58,7 @@ def test_a_batched_function_registers_the_types_of_one_call():
 
 def test_a_batched_function_has_the_interface_of_one_that_isnt():
     @function(name="length", batch=Batch(max_cost=8))
-    async def joined(inputs: Sequence[Pair]) -> Sequence[int]: ...
+    async def joined(inputs: Sequence[Pair], *, calls: Sequence[Call]) -> Sequence[int]: ...
 
     @function(name="length")
     def single(input: Pair) -> int: ...
@@ -60,6 +66,27 @@ def test_a_batched_function_has_the_interface_of_one_that_isnt():
     assert (joined.is_async, joined.is_batched, single.is_batched) == (True, True, False)
     assert joined.manifest.interface == single.manifest.interface
     assert joined.manifest.revision != single.manifest.revision
+
+
+def test_notes_on_an_output_stay_where_an_exception_may_take_its_place():
+    @function(batch=Batch(max_cost=8))
+    def least(
+        inputs: list[int],
+    ) -> list[Annotated[int | Exception, Field(description="more")] | Annotated[Exception | None, "none"]]:
+        return [max(inputs)]
+
+    assert [one["type"] for one in least.manifest.output_schema["anyOf"]] == ["integer", "null"]
+    assert least.manifest.output_schema["anyOf"][0]["description"] == "more"
+
+
+def test_items_may_be_none():
+    @function(collect=list)
+    def ticks(input: int) -> Iterator[None]:
+        yield None
+
+    assert ticks.is_streaming
+    assert ticks.manifest.item_schema == {"type": "null"}
+    assert ticks.encode_item(None) == b"null"
 
 
 def joined_words(items: list[str]) -> str:
@@ -120,11 +147,12 @@ def test_what_joins_and_what_is_yielded_are_part_of_interface_and_revision():
     assert declared(list, int).interface != declared(list, str).interface != first.interface
 
 
-def shape_mistakes():  # noqa: C901 - a list of functions
+def shape_mistakes():  # noqa: C901, PLR0915 - a list of functions
     batched, streamed = {"batch": Batch(max_cost=8)}, {"collect": list}
 
     def one_input(inputs: int) -> list[int]: ...
     def one_output(inputs: list[int]) -> int: ...
+    def one_list(inputs: list[int]) -> list[int]: ...
     def bare_list(inputs: list) -> list[int]: ...
     def one_call(inputs: list[int], *, call: Call) -> list[int]: ...
     def only_exceptions(inputs: list[int]) -> list[ValueError | KeyError]: ...
@@ -150,14 +178,53 @@ def shape_mistakes():  # noqa: C901 - a list of functions
         yield input
 
     def returns(input: int) -> int: ...
+    def returns_exceptions(input: int) -> int | Exception: ...
+    def returns_an_exception(input: int) -> Annotated[ValueError, "noted"]: ...
+    def all_exceptions(inputs: list[int]) -> list[Exception]: ...
+    def base_exceptions(inputs: list[int]) -> list[int | BaseException]: ...
+
+    def yields_exceptions(input: int) -> Iterator[int | Exception]:
+        yield input
+
     def untyped(items): ...
+    def of_none() -> int: ...
+    def of_two(items: list[int], more: int) -> int: ...
+    def into_exception(items: list[int]) -> Exception: ...
+
+    def into_more(items: list[int]) -> Iterator[int]:
+        yield from items
+
+    async def asynchronous(items: list[int]) -> int: ...
+
+    class Called:
+        def __call__(self, items: list[int]) -> int: ...
+
+    no_function = "must be a function with a return type: write one that calls "
 
     return [
         (one_input, batched, "parameter 'inputs'", r"must be list\[INPUT\], as the function is batched"),
         (one_output, batched, "return", r"must be list\[OUTPUT \| Exception\]"),
         (bare_list, batched, "parameter 'inputs'", r"must be list\[INPUT\]"),
-        (one_call, batched, "parameter 'call'", r"annotate it as list\[Call\]"),
+        (one_call, batched, "parameter 'call'", r"a batched function takes calls: list\[Call\]"),
         (only_exceptions, batched, "return", "has no type of an output that succeeded"),
+        (all_exceptions, batched, "return", r"succeeded: write list\[OUTPUT \| Exception\]"),
+        (base_exceptions, batched, "return", r"BaseException can't .*: write list\[OUTPUT \| Exception\]"),
+        (returns_exceptions, {}, "return", "Exception can't .*: leave it out of the type, and raise it"),
+        (returns_an_exception, {}, "return", "ValueError can't .*: leave it out of the type"),
+        (yields_exceptions, streamed, "return", "Exception can't .*: leave it out of the type"),
+        (one_list, batched | streamed, "collect", "a batched one returns: leave it out"),
+        (
+            one_list,
+            {"batch": Batch(max_cost=1.5)},
+            "batch",
+            r"max_cost \(1.5\) has no room for two calls, as each costs 1 at least: make it 2 or more",
+        ),
+        (
+            one_list,
+            batched | {"budget": Budget(queue=0.001)},
+            "batch",
+            r"max_wait \(0.005 s\) must not be over the queue budget \(0.001 s\)",
+        ),
         (calls_of_a_plain_one, {}, "parameter 'calls'", "annotate it as Call, or"),
         (yields_batches, batched, "batch", "a body that yields can't be batched"),
         (yields, {}, "collect", "is missing: the body yields"),
@@ -168,9 +235,28 @@ def shape_mistakes():  # noqa: C901 - a list of functions
         (yields_nothing_known, streamed, "return", r"must be Iterator\[ITEM\]"),
         (returns, streamed, "collect", "this one returns: leave it out"),
         (yields, {"collect": untyped}, "collect", "has no return type; annotate it"),
+        (yields, {"collect": of_none}, "collect", "called with one argument, the list of items .*too many"),
+        (yields, {"collect": of_two}, "collect", "called with one argument, the list of items .*'more'"),
+        (yields, {"collect": into_exception}, "collect", "Exception can't .*: leave it out of the type"),
+        (yields, {"collect": into_more}, "collect", "must not yield"),
+        (yields, {"collect": asynchronous}, "collect", "must not be async"),
+        (yields, {"collect": sum}, "collect", no_function + "sum"),
+        (yields, {"collect": tuple}, "collect", no_function + "tuple"),
+        (yields, {"collect": Called()}, "collect", no_function + "this Called"),
+        (yields, {"collect": functools.partial(of_two, more=1)}, "collect", no_function + "this partial"),
         (yields, {"collect": 3}, "collect", "must be a function, not 3"),
         (returns, {"batch": 8}, "batch", "must be a Batch, not 8"),
     ]
+
+
+def test_a_batch_has_room_for_the_cheapest_calls_whatever_others_cost():
+    def total(inputs: list[Sized]) -> list[int]: ...
+
+    one, parts = Cost(), Cost.items("parts")
+    message = refused(lambda: function(batch=Batch(max_cost=3), cost=one + one + parts)(total))
+    assert "as each costs 2 at least: make it 4 or more" in message
+    for cost in (one + parts, one + one + Cost.value("size"), one + one + Cost.items("parts", -1)):
+        assert function(batch=Batch(max_cost=3), cost=cost)(total).is_batched
 
 
 @pytest.mark.parametrize(("fn", "options", "field", "reason"), shape_mistakes())
