@@ -9,9 +9,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up dev demo load test test-full lint format schema clean \
-	bench bench-ledger bench-items bench-jobs bench-restart bench-executors bench-limits bench-fairness bench-bloat bench-dev bench-models \
-	bench-generation \
-	bench-batching
+	bench bench-batching bench-bloat bench-dev bench-executors bench-fairness bench-generation bench-items \
+	bench-jobs bench-ledger bench-limits bench-models bench-restart
 .NOTPARALLEL:
 
 help: ## list the commands
