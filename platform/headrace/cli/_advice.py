@@ -23,6 +23,9 @@ _OWN: Final[Mapping[str, str]] = {
     "function-retired": "Stop calling it; `headrace functions` lists what there is.",
     "payload-too-large": "Send less in one call; the site's page /docs gives the limit in bytes.",
     "invalid-input": "Correct the input; the function's schema is on the site's page /docs.",
+    "function-degraded": (
+        "Try again after `Retry-After` seconds; `headrace models` and the runner's log have the cause."
+    ),
     "busy": (
         "Try again after `Retry-After` seconds, or make it a job, which waits for its turn: "
         "`headrace call NAME INPUT --async`. More room is the operator's to give (HEADRACE_EXECUTORS)."
