@@ -15,7 +15,7 @@ from harness.site import Process, answered, environment, eventually, free_port, 
 from headrace.database import Database
 from headrace.keys import create_key
 
-GRACE_S = 6.0
+GRACE_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_calls_go_on_for_a_while_and_all_comes_back_without_a_restart(server: Ow
         away_since = time.monotonic()  # the stop takes its time, and the grace may begin with it
         server.stop()
         calls = 0
-        while time.monotonic() < away_since + GRACE_S - 1.5:  # a proof of life is up to a second old
+        while time.monotonic() < away_since + GRACE_S - 4:  # a proof of life is a second old, or some more
             assert served.call("echo", {"text": "a"}).status_code == 200
             calls += 1
         assert calls > 3
@@ -61,7 +61,7 @@ def test_calls_go_on_for_a_while_and_all_comes_back_without_a_restart(server: Ow
         problem(served.call("echo", {}), 422, "invalid-input")
 
         response = answered(lambda: served.call("echo", {"text": "a"}), 503)
-        assert GRACE_S - 1.5 < time.monotonic() - away_since < GRACE_S + 15
+        assert GRACE_S - 4 < time.monotonic() - away_since < GRACE_S + 15
         assert "Postgres" in problem(response, 503, "database-unavailable")["detail"]
         assert served.client.get("/readyz").json()["missing"] == ["Postgres does not answer"]
         assert served.client.get("/healthz").status_code == 200

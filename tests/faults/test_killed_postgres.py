@@ -90,7 +90,9 @@ def test_fifty_running_jobs_are_neither_lost_nor_run_twice(
         jobs = [served.final(job_id) for job_id in ids]
 
     for number, job in enumerate(jobs):
-        assert (job["status"], job["attempt"], job["result"]["number"]) == ("succeeded", 1, number), job
+        assert (job["status"], job["result"]["number"]) == ("succeeded", number), job
+        # The claim of one that waited may have lost its reply in the fault: it is claimed again.
+        assert job["attempt"] == 1 or (number >= 50 and job["attempt"] == 2), job
     assert seen.starts() == seen.ends() == dict.fromkeys(ids, 1)
     check_at_rest(server.url)
     assert [process.pid for process in served.processes] == pids
