@@ -6,29 +6,24 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
+from functions._encoder import Encoder
 from functions._hardware import native_dtype
 from headrace.sdk import FOREVER, Batch, Budget, Call, Cost, Device, Limits, function, model, uses
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 MODEL_SETTING: Final = "HEADRACE_EMBED_MODEL"
 """The environment variable that names a folder with another encoder."""
 
-# Padded tokens in one forward pass: 64 short texts or 8 long ones. On a CPU, more gains nothing.
-_TOKENS_PER_PASS: Final = {"cpu": 2048, "cuda": 65536}
+# Padded tokens in one forward pass: 32 short texts or 4 long ones. On a CPU, more gains nothing.
+_TOKENS_PER_PASS: Final = {"cpu": 1024, "cuda": 65536}
 
 # On a CPU a text takes as long as its characters, and as 17 of them besides. Joined calls are worth one pass
 # there, a quarter of a second of one core: more would make callers wait, and gain nothing.
 _COST: Final = Cost.chars("texts") + Cost.items("texts", weight=17)
-_BATCH: Final = Batch(max_cost=8192, max_wait=0.005)
-
-# A vector's numbers are precise to seven digits or so; writing more than that doubles the answer's size.
-_DECIMALS: Final = 8
+_BATCH: Final = Batch(max_cost=8192, max_wait=0.02)
 
 
 class EmbedInput(BaseModel):
@@ -54,20 +49,21 @@ class EmbedOutput(BaseModel):
 
 
 @model(keep_alive=FOREVER, memory="400MiB")
-def minilm(device: Device) -> SentenceTransformer:
+def minilm(device: Device) -> Encoder:
     """The sentence encoder, warm: its first pass takes ten times as long as others."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # no hub is ever asked, whatever the folder says
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # a runner's standard error is its log
-    encoder = SentenceTransformer(
+    library = SentenceTransformer(
         str(_model_folder()),
         device=str(device),
         model_kwargs={"dtype": native_dtype(device)},
         local_files_only=True,
     )
-    _embed(encoder, _tokenize(encoder, ["The first pass is made before anybody waits for it."]))
+    encoder = Encoder(library)
+    encoder.embed(encoder.tokenize(["The first pass is made before anybody waits for it."]))
     return encoder
 
 
@@ -79,20 +75,20 @@ def minilm(device: Device) -> SentenceTransformer:
     examples=[{"texts": ["A headrace leads water to a turbine.", "The turbine drives a generator."]}],
 )
 def embed(
-    inputs: list[EmbedInput], *, calls: list[Call], encoder: SentenceTransformer = uses(minilm)
+    inputs: list[EmbedInput], *, calls: list[Call], encoder: Encoder = uses(minilm)
 ) -> list[EmbedOutput]:
     """Sentence embeddings: texts with similar meanings get similar vectors.
 
     Of each text the first 256 tokens are read, about 200 English words; what follows has no influence.
     """
-    tokens = _tokenize(encoder, [text for one in inputs for text in one.texts])
+    tokens = encoder.tokenize([text for one in inputs for text in one.texts])
     owners = [call for one, call in zip(inputs, calls, strict=True) for _ in one.texts]
     vectors: list[list[float]] = [[]] * len(tokens)
     for group in _passes(tokens, _TOKENS_PER_PASS[encoder.device.type]):
         calls[0].check()
         wanted = [index for index in group if not owners[index].is_stopped]
         if wanted:
-            embedded = _embed(encoder, [tokens[index] for index in wanted])
+            embedded = encoder.embed([tokens[index] for index in wanted])
             for index, vector in zip(wanted, embedded, strict=True):
                 vectors[index] = vector
     return _outputs(inputs, tokens, vectors)
@@ -124,12 +120,6 @@ def _model_folder() -> Path:
     return Path(package.origin).parent / "model"
 
 
-def _tokenize(encoder: SentenceTransformer, texts: list[str]) -> list[list[int]]:
-    return encoder.tokenizer(texts, truncation=True, max_length=encoder.max_seq_length, verbose=False)[
-        "input_ids"
-    ]
-
-
 def _passes(tokens: list[list[int]], limit: int) -> Iterator[list[int]]:
     """Indices of the texts of each forward pass: neighbours in length, so that little is padded."""
     group: list[int] = []
@@ -139,14 +129,3 @@ def _passes(tokens: list[list[int]], limit: int) -> Iterator[list[int]]:
             group = []
         group.append(index)
     yield group
-
-
-def _embed(encoder: SentenceTransformer, tokens: list[list[int]]) -> list[list[float]]:
-    """One forward pass. Lengths are settled in fp32: in bf16 they are off by 0.002."""
-    import torch
-
-    padded = encoder.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
-    with torch.inference_mode():
-        embedded = cast("Any", encoder)(dict(padded.to(encoder.device)))["sentence_embedding"]
-        unit = torch.nn.functional.normalize(embedded.float(), dim=1)
-        return cast("Any", unit.cpu().double().round(decimals=_DECIMALS)).tolist()

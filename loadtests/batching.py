@@ -83,7 +83,7 @@ def serve_alone(threads: int) -> None:
     from headrace import Device  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(threads)
-    encoder = cast(Any, minilm.load(Device("cpu")))
+    encoder = cast(Any, minilm.load(Device("cpu")).library)
     torch.set_num_threads(threads)
     given = texts()[:_AT_A_TIME]
     print("ready", flush=True)

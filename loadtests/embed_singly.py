@@ -8,7 +8,7 @@ from functions import embed as built_in
 from headrace import Call, function, uses
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+    from functions._encoder import Encoder
 
 
 @function(name="embed", limits=built_in.embed.manifest.limits, budget=built_in.embed.manifest.budget)
@@ -16,7 +16,7 @@ def embed_singly(
     input: built_in.EmbedInput,  # noqa: A002 - the platform's word
     *,
     call: Call,
-    encoder: SentenceTransformer = uses(built_in.minilm),
+    encoder: Encoder = uses(built_in.minilm),
 ) -> built_in.EmbedOutput:
     """Embed the texts of one call."""
     (output,) = built_in.embed.fn([input], calls=[call], encoder=encoder)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from harness import tiny_encoder
 
-from functions.embed import _TOKENS_PER_PASS, EmbedInput, EmbedOutput, _embed, _passes, embed, minilm
+from functions._encoder import Encoder
+from functions.embed import _TOKENS_PER_PASS, EmbedInput, EmbedOutput, _passes, embed, minilm
 from headrace import Call, Device, InvalidInput
 from headrace.errors import CallStopped
 from headrace.sdk.bytecode import heavy_imports
@@ -29,7 +30,7 @@ def encoder(tmp_path_factory, device):
 
 @pytest.fixture(scope="module")
 def fp32_encoder(encoder):
-    return copy.deepcopy(encoder).float()
+    return Encoder(copy.deepcopy(encoder.library).float())
 
 
 def call_with(**options: Any) -> Call:
@@ -56,7 +57,7 @@ def similarity(left: list[float], right: list[float]) -> float:
 
 
 def test_its_manifest_says_what_it_takes():
-    assert heavy_imports([embed]) == ["sentence_transformers", "torch", "transformers"]
+    assert heavy_imports([embed]) == ["sentence_transformers", "transformers"]  # which import torch
     assert embed.name == "embed"
     assert embed.manifest.cost.of({"texts": ["ab", "cde"]}) == 2 + 3 + 2 * 17
     assert embed.is_batched
@@ -89,7 +90,7 @@ def test_the_largest_input_is_accepted():
 
 
 def test_the_model_is_on_its_device(encoder, device):
-    assert {parameter.device.type for parameter in encoder.parameters()} == {device}
+    assert {parameter.device.type for parameter in encoder.library.parameters()} == {device}
 
 
 def test_vectors_have_unit_length_and_tokens_are_counted(encoder):
@@ -112,7 +113,8 @@ def test_the_order_of_the_texts_is_kept_whatever_their_lengths(encoder):
 
 def test_it_agrees_with_the_library(encoder):
     texts = ["abc", "a longer text with words", "x y z"]
-    for ours, theirs in zip(embedded(encoder, *texts).vectors, encoder.encode(texts).tolist(), strict=True):
+    found = encoder.library.encode(texts).tolist()
+    for ours, theirs in zip(embedded(encoder, *texts).vectors, found, strict=True):
         assert similarity(ours, theirs) / length(theirs) > 0.999
 
 
@@ -148,14 +150,15 @@ def test_joined_calls_get_what_each_gets_alone(fp32_encoder):
 def stopping(monkeypatch, encoder, *calls: Call) -> list[int]:
     """Have these calls stopped after the first pass; returns the list of how many texts each pass has."""
     passes: list[int] = []
+    embed_tokens = Encoder.embed
 
     def one_pass(encoder, tokens):
         passes.append(len(tokens))
         for call in calls:
             call.stop()
-        return _embed(encoder, tokens)
+        return embed_tokens(encoder, tokens)
 
-    monkeypatch.setattr("functions.embed._embed", one_pass)
+    monkeypatch.setattr(Encoder, "embed", one_pass)
     monkeypatch.setitem(_TOKENS_PER_PASS, encoder.device.type, 2048)
     return passes
 
