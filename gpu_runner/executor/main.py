@@ -9,6 +9,7 @@ threads of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import queue
@@ -31,6 +32,7 @@ from gpu_runner.executor.inherited import leave_fork_server, open_stacks
 from gpu_runner.executor.interrupts import MainBody, is_inside, signal_main_thread, signals_handler
 from gpu_runner.executor.loop import BodiesLoop
 from gpu_runner.executor.making import Maker
+from gpu_runner.executor.memory import keep_freed
 from gpu_runner.executor.pools import Pools
 from gpu_runner.executor.residency import Residency
 from gpu_runner.executor.running import Running
@@ -96,6 +98,7 @@ def run(connection: socket.socket, config: bytes) -> None:
     hide_messages(settings.log_errors)
     sys.path[:] = [*settings.path]
     limit_threads(settings.threads)
+    keep_freed()
     channel = Channel(connection)
     began = time.perf_counter()
     try:
@@ -296,9 +299,18 @@ class Executor:
             in_main(partial(self._perform_in_main, start))
 
     def _tell(self, frame: Reported | Streamed) -> None:
-        if not self._is_forked:
+        if self._is_forked:
+            return
+        if isinstance(frame, Streamed) and self._loop.is_here:
+            if self._channel.hold(frame):  # what bodies yield in one turn of the loop leaves at its end
+                self._loop.call_soon(self._flush)
+        else:
             self._channel.send(frame)
-            self._catch_up()
+        self._catch_up()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(EOFError):  # the thread that reads ends the process
+            self._channel.flush()
 
     def _grant(self, frame: Credit) -> None:
         start = self._running.get(frame.job_id, frame.attempt)

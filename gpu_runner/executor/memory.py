@@ -17,6 +17,13 @@ from headrace.sdk import Device
 CUDA_SHARE: Final = 0.9
 """Of a CUDA device's memory, where no budget is set."""
 
+# mallopt(3): a parameter, and its value.
+_TRIM_THRESHOLD: Final = -1, 128 * 2**20  # how much is kept at the heap's end
+_MMAP_THRESHOLD: Final = (
+    -3,
+    32 * 2**20,
+)  # how large a piece has to be to be mapped by itself; no more is allowed
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
 
@@ -24,6 +31,18 @@ _STATM = Path("/proc/self/statm")
 def resident() -> int:
     """What this process has in memory, pages that it shares with others included."""
     return int(_STATM.read_bytes().split()[1]) * _PAGE
+
+
+def keep_freed() -> None:
+    """Have the allocator keep some of what a body frees for the next, until it is given back.
+
+    It would return a forward pass' arrays to the system after each pass, and have all their pages made anew
+    in the next: of `embed` that is a twentieth of the time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of the GNU C library
+    if mallopt is not None:
+        for parameter, value in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+            mallopt(parameter, value)
 
 
 def give_back() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +130,51 @@ def test_on_a_cpu_it_is_the_process_own_and_torch_is_not_asked(monkeypatch: pyte
     assert device.taken() - before >= 31 * 2**20
     assert memory.resident(os.getpid()) >= len(held)
     assert memory.resident(2**22 + 1) == 0  # nobody
+
+
+PIECES = """
+import resource, sys
+from gpu_runner.executor.memory import give_back, keep_freed, resident
+
+def allocate():
+    return [bytearray(b"x") * 2**20 for _ in range(20)]
+
+if "keep" in sys.argv:
+    keep_freed()
+freed = allocate()
+at_most = resident()
+del freed
+allocate()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    allocate()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+kept = resident()
+give_back()
+print(faults, at_most - kept, at_most - resident())
+"""
+"""Takes and frees 20 MiB, time after time; prints the page faults, and how much less it has before and after
+it has given that back."""
+
+
+def take_and_free(*options: str) -> tuple[int, int, int]:
+    done = subprocess.run(
+        [sys.executable, "-c", PIECES, *options], capture_output=True, text=True, check=True, timeout=60
+    )
+    faults, less, less_at_last = map(int, done.stdout.split())
+    return faults, less, less_at_last
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this is the GNU C library's allocator")
+def test_what_a_body_frees_is_kept_for_the_next_until_it_is_given_back() -> None:
+    pages = 20 * 2**20 // os.sysconf("SC_PAGE_SIZE")
+    faults, less, less_at_last = take_and_free("keep")
+    assert faults < pages  # in 50 rounds, less than one round has
+    assert less < 4 * 2**20
+    assert less_at_last > 16 * 2**20
+    faults, less, _ = take_and_free()
+    assert faults > 25 * pages  # else the test above says nothing
+    assert less > 16 * 2**20
 
 
 @pytest.mark.parametrize(
