@@ -56,6 +56,7 @@ class Lot(LocalCall):
 
     __slots__ = (
         "_size",
+        "callers",
         "calls",
         "cost",
         "has_succeeded",
@@ -84,6 +85,8 @@ class Lot(LocalCall):
         """How many more calls it waits for then."""
         self.started_with = 0
         """How many calls it had when it started."""
+        self.callers = 0
+        """How many of them were direct ones: who is answered may call again."""
         self.has_succeeded = False
         """Whether any of its calls has: only then is its time one to expect of others."""
         self._size = 0
@@ -149,6 +152,7 @@ class Lot(LocalCall):
         """Note the start of all; the lot is interrupted and killed as the last of its calls would be."""
         self.is_open = False
         self.started_with = len(self.calls)
+        self.callers = sum(not call.is_job for call in self.calls.values())
         self.deadline_at = max(call.deadline_at for call in self.calls.values())
         super().start(executor, patience_s)
         for call in self.calls.values():

@@ -1,13 +1,14 @@
 """Joins calls into lots while they wait for a slot.
 
 A call joins the open lot of its function, which is the last one, so calls run in the order in which they
-came. What finds a free slot runs at once, by itself; lots fill while executors are busy.
+came. What finds a free slot runs at once, by itself, as a rule; lots fill while executors are busy.
 
-A lot *lingers* when it has got the slot of the lot before it and waits there for more calls: where calls come
-so fast that another is expected within the batch's `max_wait`, as long as they go on to come so fast, at most
-`max_wait` in all, and for no more of them than the lot before had, as those are the callers who may call
-again. It doesn't while jobs or other functions want the slot, and runs as soon as a call of another function
-has to wait for it.
+A lot *lingers* when it follows another in its slot and waits there for more calls: where calls come so fast
+that another is expected within the batch's `max_wait`, as long as they go on to come so fast, at most
+`max_wait` in all, and for no more of them than the lot before had direct ones, as those are the callers who
+may call again. The first of them to come back finds the slot free and lingers for the others; where other
+slots are free as well, for its share of them. A lot doesn't linger while jobs or other functions want the
+slot, and runs as soon as a call of another function has to wait for it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Joining:
         Whatever else has a slot or waits for one takes the place of a whole lot.
         """
         lots = self._lots[function]
-        others = max(0, self._books.slots[function].load_in_room - len(lots))
+        others = max(0, self._books.load_of_slots(function) - len(lots))
         return others * self._paces[function].calls_per_lot + sum(len(lot.calls) for lot in lots)
 
     def jobs_for(self, function: str, slots: int) -> int:
@@ -226,25 +227,24 @@ class Joining:
     def begin(self, lot: Lot, slots: Slots, executor: ExecutorProcess) -> None:
         """A lot has its slot: run it, or let it wait there for more calls where that pays."""
         lot.executor = executor
-        function = lot.frame.function
-        seconds = self._paces[function].linger_s()
-        if (
-            seconds
-            and lot.has_waited
-            and lot.is_open
-            and not lot.is_job
-            and not slots.waiting
-            and not slots.turns.contended
-            and slots.is_plain
-            and (before := self._just_ended) is not None
-            and before.frame.function == function
-            and not self._is_full(lot)
-        ):
-            lot.may_come = before.started_with
-            lot.lingers_until = time.monotonic() + seconds
+        now = time.monotonic()
+        lot.may_come = self._may_come(lot, slots)
+        if lot.may_come > 0:
+            lot.lingers_until = now + self._paces[lot.frame.function].batch.max_wait
             self._look(lot, executor)
         else:
             self._go(lot, executor)
+
+    def _may_come(self, lot: Lot, slots: Slots) -> int:
+        """For how many more calls a lot with a slot should wait; 0: for none."""
+        pace = self._paces[lot.frame.function]
+        is_wanted = slots.waiting or slots.turns.contended or not slots.is_plain
+        if is_wanted or lot.is_job or not lot.is_open or not pace.comes_fast or self._is_full(lot):
+            return 0
+        if not lot.has_waited:
+            return pace.others_to_come(1 + self._placing.free_beside_jobs(slots))
+        before = self._just_ended
+        return before.callers if before and before.frame.function == lot.frame.function else 0
 
     def _look(self, lot: Lot, executor: ExecutorProcess) -> None:
         """Run a lot that lingers, or look again when it may be due."""
@@ -319,6 +319,7 @@ class Joining:
         self._stop_lingering(lot)
         self._placing.release(lot, slots, executor)
         lot.executor = None
+        lot.has_waited = True
         for call in lot.parts:
             call.wait_until = call.hold_until
         slots.push_back(lot)
@@ -350,7 +351,10 @@ class Joining:
 
     def ended(self, lot: Lot, executor: ExecutorProcess, too_many: int = 0) -> None:
         """A lot is through, memory having run out for so many calls of it; its slot is the next one's."""
-        self._paces[lot.frame.function].ended(lot.cost, lot.started_with, too_many)
+        pace = self._paces[lot.frame.function]
+        if lot.callers:
+            pace.answered(time.monotonic(), lot.callers)
+        pace.ended(lot.cost, lot.started_with, too_many)
         self.gone(lot, executor)
         self._just_ended = lot
         self._placing.give_next(executor, self._books.slots[lot.frame.function])

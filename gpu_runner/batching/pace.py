@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from gpu_runner.lots import MOST_CALLS
@@ -12,6 +13,7 @@ from headrace.histograms import cost_bucket
 _WEIGHT: Final = 0.1  # of the newest call in the running means
 _RECOVERY: Final = 1.02  # by so much may lots cost more again after each that memory was enough for
 _GAPS: Final = 2.0  # so many gaps without a call, and no more of them are expected
+_PAUSES: Final = 2.0  # a pause says nothing about how calls come once they do: it counts as so many waits
 
 
 class Pace:
@@ -32,13 +34,21 @@ class Pace:
         """Of a call: the running mean, exponentially weighted."""
         self._gap_s = 0.0
         self._last_at = 0.0
+        self._return_s = 0.0
+        self._answered_at = 0.0
+        self._answered = 0  # together, by the last lot
+        self._away = 0  # callers who have been answered and haven't called since
+        self._is_first = False  # whether the next call is the first since then
 
     def arrived(self, now: float, cost: float) -> None:
         """A direct call has come, at an instant of `time.monotonic()`."""
         self.priced(cost)
-        # A pause says nothing about how calls come once they do: it counts as little more than the wait.
-        gap_s = min(now - self._last_at, 4 * self.batch.max_wait)
-        self._gap_s += _WEIGHT * (gap_s - self._gap_s) if self._last_at else gap_s
+        self._away = max(0, self._still_away(now) - 1)
+        longest_s = _PAUSES * self.batch.max_wait
+        if self._is_first:
+            self._return_s = _smoothed(self._return_s, min(now - self._answered_at, longest_s))
+            self._is_first = False
+        self._gap_s = _smoothed(self._gap_s, min(now - self._last_at, longest_s))
         self._last_at = now
 
     def priced(self, cost: float) -> None:
@@ -55,6 +65,11 @@ class Pace:
     def calls_per_lot(self) -> int:
         """How many calls should fill a lot."""
         return self.calls_for(self.max_cost)
+
+    def answered(self, now: float, calls: int) -> None:
+        """So many direct calls have been answered together, at an instant of `time.monotonic()`."""
+        self._away = self._still_away(now) + calls
+        self._answered_at, self._answered, self._is_first = now, calls, True
 
     def ended(self, cost: float, calls: int, too_many: int) -> None:
         """A lot has ended.
@@ -80,17 +95,42 @@ class Pace:
             return spread.mean
         return min(self._times.mean, self._times.per_cost * cost)
 
-    def linger_s(self) -> float:
-        """How long a lot that isn't full should wait for others while its slot is free; 0: not at all.
+    @property
+    def comes_fast(self) -> bool:
+        """Whether the next call is expected within `max_wait`: only then does it pay to wait for it."""
+        return 0 < self._pause_s < self.batch.max_wait
 
-        It pays only where calls come so fast that the next is expected within `max_wait`.
+    def others_to_come(self, free: int) -> int:
+        """How many more calls are likely to follow the one that has just come, and should run with it.
+
+        They are the callers of the last lot who aren't back, or their share where more slots are free.
+
+        Args:
+            free: how many lots could start now.
         """
-        max_wait = self.batch.max_wait
-        return max_wait if 0 < self._gap_s < max_wait else 0.0
+        share = math.ceil((self._away + 1) / free)
+        return max(0, min(share, self._answered) - 1)
 
     def quiet_at(self, since: float) -> float:
         """When no other call is to be expected any more, unless one comes before."""
-        return max(since, self._last_at) + _GAPS * self._gap_s
+        return max(since, self._last_at) + _GAPS * self._pause_s
+
+    def _still_away(self, now: float) -> int:
+        """How many answered callers may be about to call: none after a pause."""
+        return self._away if now < self.quiet_at(self._answered_at) else 0
+
+    @property
+    def _pause_s(self) -> float:
+        """How long it takes until a call comes: after another, or after those of a lot were answered.
+
+        Callers that call again as soon as they are answered come all together, but only once their answers
+        have travelled: a lot that didn't wait as long would leave them to the next, and so for ever.
+        """
+        return max(self._gap_s, self._return_s)
+
+
+def _smoothed(mean: float, newest: float) -> float:
+    return mean + _WEIGHT * (newest - mean) if mean else newest
 
 
 def _mean_cost(manifest: Manifest) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -239,5 +240,26 @@ def test_jobs_that_run_alone_join_nobody() -> None:
             end(executor)
         await bench.settled()
         assert sorted(map(len, joined(executor))) == [1, 1, 3]
+
+    run(scenario)
+
+
+def test_nobody_waits_for_those_whose_jobs_ran_together() -> None:
+    async def scenario(bench: JobBench) -> None:
+        (executor,) = bench.executors
+        pace = bench.supervisor.joining._paces["join"]
+        pace.batch = replace(pace.batch, max_wait=30.0)
+        for _ in range(30):
+            send(bench)
+            end(executor)
+        bench.submit(*[a_join() for _ in range(3)])
+        await bench.settled()
+        end(executor)
+        await bench.settled()
+        assert [len(lot) for lot in joined(executor)[-2:]] == [1, 3]
+        assert pace.comes_fast
+        call = send(bench)
+        assert joined(executor)[-1] == [call]
+        end(executor)
 
     run(scenario)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import bench
+from bench import Bench
 from job_bench import JobBench, a_job, job_bench
+
+from headrace.link.frames import Refused
 
 
 def run(scenario: Callable[[JobBench], Awaitable[None]]) -> None:
@@ -112,3 +116,63 @@ def test_a_claim_for_which_nothing_is_free_any_more_is_not_named_for_ever() -> N
             assert len(listed) == 8
 
     run(scenario)
+
+
+def test_a_call_waits_for_a_slot_that_is_kept_until_a_claim_is_answered() -> None:
+    """However long those take that run: each second all free slots are kept for a moment."""
+
+    async def scenario(bench: JobBench) -> None:
+        (executor,) = bench.executors
+        bench.supervisor._books.brief_wait = 0.25
+        executor.finish(bench.gateway.send("many"), seconds=60)
+        running = bench.gateway.send("many")  # in one of three slots
+        bench.ledger.open["claim"].clear()
+        bench.feed.look()
+        await bench.settled()
+        assert bench.supervisor.slots_of("many").turns.reserved == 2
+        calls = [bench.gateway.send("many") for _ in range(2)]
+        assert [bench.told(call) for call in calls] == [None, None]
+        too_many = bench.gateway.send("many")
+        assert isinstance(bench.told(too_many), Refused)
+        bench.ledger.open["claim"].set()
+        await bench.settled()
+        assert executor.runs[1:] == [running, *calls]
+        for call in (running, *calls):
+            executor.finish(call)
+
+    run(scenario)
+
+
+def test_a_slot_that_stays_kept_is_given_to_a_call_that_would_be_refused_for_it() -> None:
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        first = bench.gateway.send("many")
+        bench.supervisor.placing.hear([bench.supervisor.slots_of("many")])  # and nobody claims
+        call = bench.gateway.send("many")
+        await bench.until(lambda: bench.told(call) or call in executor.runs)
+        assert executor.runs == [first, call]
+        assert bench.told(call) is None
+        for one in (first, call):
+            executor.finish(one)
+
+    bench.run(scenario, brief_wait=0.01)
+
+
+def test_a_slot_that_was_just_kept_stays_so_for_a_call_whose_wait_is_over() -> None:
+    """Else jobs would lose their turns to calls that have waited in vain for those that ran before."""
+
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        running = [bench.gateway.send("many") for _ in range(3)]
+        call = bench.gateway.send("many")
+        slots = bench.supervisor.slots_of("many")
+        bench.supervisor.placing.hear([slots])
+        executor.finish(running[0])
+        assert slots.turns.reserved == 1  # since after it came
+        await bench.until(lambda: bench.told(call))
+        assert isinstance(bench.told(call), Refused)
+        assert slots.turns.reserved == 1
+        for one in running[1:]:
+            executor.finish(one)
+
+    bench.run(scenario, brief_wait=0.01)
