@@ -5,18 +5,20 @@ The scheduling is transformers' continuous batching, which takes and drops gener
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
-import queue
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headrace import TransientError
 
-_LOOK_AGAIN_S: Final = 0.1  # whoever waits for a token sees within this that its call was stopped
+_LOOK_AGAIN_S: Final = 0.1  # within this it is seen that the model's thread has ended
 _END_S: Final = 30.0  # a step that takes longer is left behind
 
 
@@ -52,6 +54,9 @@ class Step(NamedTuple):
 class ContinuousBatching:
     """A model whose generations run side by side; its methods may be used from any thread.
 
+    Generations are coroutines, so that a step wakes one thread, and not one for each generation: on the CPU
+    all of them would take time from the step after it.
+
     Its thread ends with `close`, or when the last reference to the object goes.
 
     Args:
@@ -64,17 +69,14 @@ class ContinuousBatching:
         self._sessions = _Sessions(model, stops, room)
         self._end = weakref.finalize(self, self._sessions.close)
 
-    def generate(
-        self, prompt: list[int], max_tokens: int, check: Callable[[], None]
-    ) -> Generator[Sequence[int]]:
+    async def generate(self, prompt: list[int], max_tokens: int) -> AsyncGenerator[Sequence[int]]:
         """The tokens that follow the prompt, greedily chosen, as they come; a stop token is the last one.
 
-        Whoever closes the iterator before its end, or lets it raise, ends the generation within a step.
+        Whoever closes the iterator before its end, or is cancelled in it, ends the generation within a step.
 
         Args:
             prompt: its tokens, one at least; with `max_tokens` no more than the room has.
             max_tokens: the most that are generated, from 1.
-            check: called while there is nothing new; what it raises goes through.
 
         Raises:
             TransientError: the model's thread has ended; the next generation gets a new one.
@@ -83,7 +85,7 @@ class ContinuousBatching:
         generation = session.begin(prompt, max_tokens)
         try:
             while True:
-                step = generation.step(check)
+                step = await generation.step()
                 if step.error is not None:
                     raise TransientError(step.error)
                 if step.tokens:
@@ -104,24 +106,34 @@ class _Generation:
 
     Args:
         key: its name in the manager.
+        loop: whose thread waits for it.
     """
 
     key: str
+    loop: asyncio.AbstractEventLoop
     received: int = 0
-    steps: queue.SimpleQueue[Step] = field(default_factory=queue.SimpleQueue[Step])
+    _found: Step | None = None
+    _waiter: asyncio.Future[None] | None = None
 
-    def step(self, check: Callable[[], None]) -> Step:
-        """Wait for what is new; several steps that have gathered are one."""
-        while True:
-            try:
-                found = self.steps.get(timeout=_LOOK_AGAIN_S)
-                break
-            except queue.Empty:
-                check()
-        while not found.is_last and not self.steps.empty():
-            tokens, is_last, error = self.steps.get()
-            found = Step(found.tokens + tokens, is_last, error)
+    def take(self, step: Step) -> None:
+        """Something new; in its loop. Several steps that have gathered are one."""
+        if self._found is None:
+            self._found = step
+        else:
+            self._found = Step(self._found.tokens + step.tokens, step.is_last, step.error)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def step(self) -> Step:
+        """Wait for what is new."""
+        while self._found is None:
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        found, self._found = self._found, None
         return found
+
+
+_News = list[tuple[_Generation, Step]]
 
 
 class _Sessions:
@@ -184,7 +196,7 @@ class _Session:
         self._delivery.start()
 
     def begin(self, prompt: list[int], max_tokens: int) -> _Generation:
-        generation = _Generation(f"g{next(self._keys)}")
+        generation = _Generation(f"g{next(self._keys)}", asyncio.get_running_loop())
         with self._changing:
             # Before the manager is told, so that nothing is missed; where it ends meanwhile, `_deliver` finds
             # this one among those that it fails.
@@ -216,28 +228,46 @@ class _Session:
         while True:
             output = self._manager.get_result(timeout=_LOOK_AGAIN_S)
             if output is not None:
-                self._hand_out(output)
+                news: _News = []
+                while output is not None:  # all that a step has made
+                    news += self._news_of(output)
+                    output = self._manager.get_result(timeout=0)
+                _hand_out(news)
             elif not self._manager.is_running():
                 break
         with self._changing:
             self.has_ended = True
             failed = list(self._generations.values())
             self._generations.clear()
-        for generation in failed:
-            generation.steps.put(Step([], is_last=True, error=self._why()))
+        _hand_out([(generation, Step([], is_last=True, error=self._why())) for generation in failed])
 
-    def _hand_out(self, output: Any) -> None:
+    def _news_of(self, output: Any) -> _News:
         is_last = output.is_finished()
         with self._changing:
             generation = self._generations.get(output.request_id)
             if generation is not None and is_last:
                 del self._generations[output.request_id]
         if generation is None:
-            return  # dropped
+            return []  # dropped
         tokens = output.generated_tokens[generation.received :]
         generation.received += len(tokens)
-        generation.steps.put(Step(tokens, is_last, None if output.error is None else self._why()))
+        return [(generation, Step(tokens, is_last, None if output.error is None else self._why()))]
 
     def _why(self) -> str:
         error = self._manager.background_thread_status.fatal_error
         return "the generation was broken off" if error is None else f"the model's thread failed: {error}"
+
+
+def _hand_out(news: _News) -> None:
+    """Tell each generation in its loop, and wake each loop once."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, _News] = defaultdict(list)
+    for one in news:
+        by_loop[one[0].loop].append(one)
+    for loop, its in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits there
+            loop.call_soon_threadsafe(_take_all, its)
+
+
+def _take_all(news: _News) -> None:
+    for generation, step in news:
+        generation.take(step)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final
 
 from functions._continuous import ContinuousBatching, Room
@@ -65,16 +66,18 @@ class LanguageModel:
             raise InvalidInput(f"the model's template refuses these messages: {error}") from None
         return self._within_context(self._tokens(text.split(cut), add_special_tokens=False))
 
-    def generate(
-        self, prompt: list[int], max_tokens: int, check: Callable[[], None]
-    ) -> Generator[Sequence[int]]:
+    def generate(self, prompt: list[int], max_tokens: int) -> AsyncGenerator[Sequence[int]]:
         """As `ContinuousBatching.generate`, and no further than the context."""
-        return self._batching.generate(prompt, min(max_tokens, self.context - len(prompt)), check)
+        return self._batching.generate(prompt, min(max_tokens, self.context - len(prompt)))
 
     def warm_up(self) -> None:
         """Make the first step, which takes longer than others, before anybody waits for it."""
-        for _ in self.generate(self._tokens(["Water"], add_special_tokens=True), 2, lambda: None):
-            pass
+
+        async def first_steps() -> None:
+            async for _ in self.generate(self._tokens(["Water"], add_special_tokens=True), 2):
+                pass
+
+        asyncio.run(first_steps())
 
     def close(self) -> None:
         """End the model's thread and let go of its memory: for whoever unloads it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -94,7 +95,7 @@ class Answer(BaseModel):
     usage: Usage
 
 
-@model(keep_alive=600, memory="700MiB")
+@model(keep_alive=600, memory="760MiB")
 def smollm(device: Device) -> LanguageModel:
     """The language model, warm; loaded at its first use, as many sites never ask for it."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # no hub is ever asked, whatever the folder says
@@ -135,17 +136,18 @@ def joined(items: list[Piece | End]) -> Answer:
         },
     ],
 )
-def generate(input: Ask, *, call: Call, lm: LanguageModel = uses(smollm)) -> Iterator[Piece | End]:
+async def generate(input: Ask, *, call: Call, lm: LanguageModel = uses(smollm)) -> AsyncIterator[Piece | End]:
     """A language model's answer, piece by piece; at each step the most likely token is taken.
 
     The model that comes with Headrace is a small one: it writes fluently, and knows little.
     """
     messages = input.messages or [Message(role="user", content=input.prompt)]
-    prompt = lm.read([message.model_dump() for message in messages])
+    # A long one takes a while, in which others' answers go on.
+    prompt = await asyncio.to_thread(lm.read, [message.model_dump() for message in messages])
     pieces = Pieces(lm.tokenizer)
     count, last = 0, -1
-    with closing(lm.generate(prompt, input.max_tokens, call.check)) as steps:
-        for tokens in steps:
+    async with aclosing(lm.generate(prompt, input.max_tokens)) as steps:
+        async for tokens in steps:
             call.check()
             count, last = count + len(tokens), tokens[-1]
             if text := pieces.add(tokens):

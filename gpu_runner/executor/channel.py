@@ -21,13 +21,31 @@ class Channel:
         self._sending = threading.Lock()
         self._received = bytearray()
         self._frames: deque[ToExecutor] = deque()
+        self._held: list[bytes] = []
 
     def send(self, frame: FromExecutor) -> None:
-        """Send one frame; safe from any thread. Raises like `receive`."""
+        """Send one frame, behind what is held; safe from any thread. Raises like `receive`."""
+        self._send(pack(frame))
+
+    def hold(self, frame: FromExecutor) -> bool:
+        """Keep one frame until another is sent, or `flush`; returns whether it is the first that is held."""
         data = pack(frame)
+        with self._sending:
+            self._held.append(data)
+            return len(self._held) == 1
+
+    def flush(self) -> None:
+        """Send what is held; safe from any thread. Raises like `receive`."""
+        self._send(b"")
+
+    def _send(self, data: bytes) -> None:
         try:
             with self._sending:
-                self._socket.sendall(data)
+                if self._held:
+                    held, self._held = self._held, []
+                    data = b"".join((*held, data))
+                if data:
+                    self._socket.sendall(data)
         except OSError as error:
             raise EOFError from error
 

@@ -75,6 +75,7 @@ class ItemStream:
                     while self._credit <= 0:
                         await self._wait_async()
                     self._pass_on(data)
+                    await asyncio.sleep(0)  # it leaves now, though the body may not wait before the next
         finally:
             if (close := getattr(body, "aclose", None)) is not None:
                 await close()

@@ -94,6 +94,23 @@ def test_answers_to_a_supervisor_that_is_gone_are_the_end_too(pair: tuple[Channe
         channel.send(Done("job", b"{}", 0.1))
 
 
+def test_what_is_held_leaves_together_and_before_what_is_sent(pair: tuple[Channel, socket.socket]) -> None:
+    channel, peer = pair
+    frames = [Done(job_id, b"", 0.0) for job_id in "abcd"]
+    assert [channel.hold(frame) for frame in frames[:2]] == [True, False]
+    peer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        peer.recv(1000)
+    channel.send(frames[2])
+    assert peer.recv(1000) == b"".join(map(pack, frames[:3]))
+    channel.flush()
+    with pytest.raises(BlockingIOError):
+        peer.recv(1000)
+    assert channel.hold(frames[3])
+    channel.flush()
+    assert peer.recv(1000) == pack(frames[3])
+
+
 def test_frames_of_several_threads_are_not_mixed(pair: tuple[Channel, socket.socket]) -> None:
     channel, peer = pair
     sent = [Reported(f"job-{thread}", 0.5, "x" * 5000) for thread in range(4)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -61,8 +62,43 @@ def call_with(seconds: float = 60) -> Call:
     return Call(job_id="j", attempt=1, soft_at=now + seconds, deadline_at=now + 60)
 
 
-def stream(lm, ask: Ask, call: Call | None = None) -> Iterator[Piece | End]:
-    return generate.fn(ask, call=call or call_with(), lm=lm)
+class Drawn:
+    """What comes in an event loop of its own, one by one; the loop stands still in between."""
+
+    def __init__(self, items: AsyncGenerator) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._items = items
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self._loop.run_until_complete(anext(self._items))
+        except StopAsyncIteration:
+            self.close()
+            raise StopIteration from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._items.aclose())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+def stream(lm, ask: Ask, call: Call | None = None) -> Drawn:
+    return Drawn(generate.fn(ask, call=call or call_with(), lm=lm))
+
+
+def tokens_of(generating, prompt: list[int], count: int) -> list[int]:
+    return [token for step in Drawn(generating.generate(prompt, count)) for token in step]
+
+
+async def steps(*tokens: list[int]):
+    for step in tokens:
+        yield step
 
 
 def answer(lm, **fields) -> Answer:
@@ -141,7 +177,7 @@ def test_no_more_than_max_tokens_are_generated(lm):
 
 def test_the_mark_that_ends_an_answer_is_counted_and_not_shown(lm, monkeypatch):
     end = lm.tokenizer.convert_tokens_to_ids(tiny_lm.END)
-    monkeypatch.setattr(lm, "generate", lambda *_: (step for step in [[10, 11], [end]]))
+    monkeypatch.setattr(lm, "generate", lambda *_: steps([10, 11], [end]))
     whole = answer(lm, prompt="Water")
     assert (whole.finish_reason, whole.usage.completion_tokens) == ("stop", 3)
     assert whole.text == lm.tokenizer.decode([10, 11])
@@ -149,7 +185,7 @@ def test_the_mark_that_ends_an_answer_is_counted_and_not_shown(lm, monkeypatch):
 
 def test_what_stayed_incomplete_is_shown_at_the_end(lm, monkeypatch):
     tokens = lm.tokenizer("ok\ufffd")["input_ids"]
-    monkeypatch.setattr(lm, "generate", lambda *_: ([token] for token in tokens))
+    monkeypatch.setattr(lm, "generate", lambda *_: steps(*([token] for token in tokens)))
     items = list(stream(lm, Ask(prompt="Water")))
     assert [item.text for item in items] == ["o", "k", "\ufffd", ""]
     assert joined(items).text == lm.tokenizer.decode(tokens)
@@ -181,17 +217,17 @@ def test_a_generation_that_couldnt_be_begun_is_forgotten(own_lm, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(session._manager, "add_request", full)
         with pytest.raises(queue.Full):
-            next(own_lm.generate(prompt, 3, lambda: None))
+            tokens_of(own_lm, prompt, 3)
     assert session._generations == {}
-    assert sum(len(tokens) for tokens in own_lm.generate(prompt, 3, lambda: None)) == 3
+    assert len(tokens_of(own_lm, prompt, 3)) == 3
 
 
 def test_a_stop_token_ends_the_generation(own_lm):
     prompt = own_lm.read([{"role": "user", "content": "Water"}])
-    tokens = [token for step in own_lm.generate(prompt, 9, lambda: None) for token in step]
+    tokens = tokens_of(own_lm, prompt, 9)
     sessions = own_lm._batching._sessions
     stopping = ContinuousBatching(sessions._model, [tokens[4]], sessions._room)
-    cut = [token for step in stopping.generate(prompt, 9, lambda: None) for token in step]
+    cut = tokens_of(stopping, prompt, 9)
     stopping.close()
     assert cut == tokens[: tokens.index(tokens[4]) + 1]
 
@@ -201,7 +237,7 @@ def assert_all_agree(lm, texts: list[str], count: int) -> None:
     prompts = [lm.read([{"role": "user", "content": text}]) for text in texts]
 
     def generated(prompt):
-        return [token for step in lm.generate(prompt, count, lambda: None) for token in step]
+        return tokens_of(lm, prompt, count)
 
     alone = [generated(prompt) for prompt in prompts]
     with ThreadPoolExecutor(len(prompts)) as pool:

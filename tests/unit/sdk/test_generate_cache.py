@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,7 +128,13 @@ def test_the_converted_model_is_the_one_in_the_file(tmp_path, monkeypatch, caplo
     loaded = smollm.load(Device())
     try:
         call = Call(job_id="j", attempt=1, soft_at=1e12, deadline_at=1e12)
-        answer = joined(list(generate.fn(Ask(prompt="Water", max_tokens=4), call=call, lm=loaded)))
+
+        async def items():
+            return [
+                item async for item in generate.fn(Ask(prompt="Water", max_tokens=4), call=call, lm=loaded)
+            ]
+
+        answer = joined(asyncio.run(items()))
         assert answer.usage.completion_tokens == 4
         assert loaded.tokenizer.chat_template == tiny_lm.TEMPLATE
         network = loaded._batching._sessions._model
