@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from gpu_runner.able import busy_in
 from gpu_runner.books import Books
 from gpu_runner.calls import LocalCall
+from gpu_runner.children.executors import ExecutorProcess
 from gpu_runner.lots import Joined
 from gpu_runner.residency.book import Place, State
 from gpu_runner.residency.residence import Residence
@@ -56,10 +58,7 @@ class Figures:
         self._told: dict[str, Capacity] = {}
         self._told_at = float("-inf")
         self._epoch = time.time() - time.monotonic()
-        self._models = {
-            name: tuple(dict.fromkeys(model.name for model in function.models.values()))
-            for name, function in books.functions.items()
-        }
+        self._models = books.models_of
         self._users = {
             model: tuple(sorted(name for name, models in self._models.items() if model in models))
             for model in {model for models in self._models.values() for model in models}
@@ -92,31 +91,29 @@ class Figures:
     def _of(self, name: str, per_slot: int, waiting: int, waiting_cost: float) -> Capacity:
         books, residence = self._books, self._residence
         slots, times, models = books.slots[name], books.service_times[name], self._models[name]
-        ready = sum(one.is_ready for one in books.executors)
+        able = books.able_for(name)
         return Capacity(
-            slots=slots.most(max(1, len(books.executors))) * per_slot,
-            free=self._free(name, slots) * per_slot,
-            busy=sum(one.running + one.ahead for one in slots.room.groups),
+            slots=books.slots_for(name) * per_slot,
+            free=self._free(slots, able) * per_slot,
+            busy=busy_in(slots, able),
             waiting=waiting,
             waiting_cost=waiting_cost,
             mean_s=times.mean,
             p95_s=times.p95,
+            p50_s=times.median,
+            known=times.known,
             cost_s=times.per_cost,
             by_cost=_by_cost(times),
-            warmth=self._warmth(name, models) if ready else "none",
+            warmth="none" if books.is_cold() else self._warmth(name, models),
             load_s=residence.wait_s(name),
             memory=sum(held.bytes for _, held in residence.book.all_held() if held.model in models),
         )
 
-    def _free(self, name: str, slots: Slots) -> int:
-        """Slots that a call of the function could have at once, were its models loaded there."""
+    def _free(self, slots: Slots, able: Iterable[ExecutorProcess]) -> int:
+        """Slots that a call could have at once in these executors, were its models loaded there."""
         room = slots.room
-        able = [
-            one
-            for one in self._books.executors
-            if one.is_ready and one.closed_for is None and name not in one.degraded
-        ]
-        free = sum(max(0, slots.per_executor - one.busy[room.name]) for one in able) - room.kept_from(slots)
+        free = sum(max(0, slots.per_executor - one.busy[room.name]) for one in able if one.closed_for is None)
+        free -= room.kept_from(slots)
         if slots.cap:
             groups = dict.fromkeys(self._books.slots.values())
             free = min(free, slots.cap - sum(one.running for one in groups if one.cap))
@@ -188,4 +185,4 @@ def _is_coming(place: Place, models: tuple[str, ...]) -> bool:
 def _by_cost(times: ServiceTime) -> tuple[CostTime, ...]:
     """The buckets with the most executions, from the lowest on."""
     known = sorted(times.by_cost.items(), key=lambda one: one[1].known, reverse=True)[:MOST_COSTS]
-    return tuple(CostTime(cost, spread.mean, spread.p95) for cost, spread in sorted(known))
+    return tuple(CostTime(cost, spread.mean, spread.p95, spread.known) for cost, spread in sorted(known))

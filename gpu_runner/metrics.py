@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gpu_runner.residency.metrics import Housed, ModelMetrics
 from gpu_runner.slots import Slots
 from headrace.usage.recording import Recorder
 
@@ -26,7 +27,7 @@ class Process(Protocol):
         ...
 
 
-class Watched(Protocol):
+class Watched(Housed, Protocol):
     """A supervisor, as far as it is counted."""
 
     @property
@@ -116,6 +117,18 @@ class RunnerMetrics:
             ["function"],
             registry=self.registry,
         )
+        self._handed_over = Counter(
+            "headrace_runner_handovers",
+            "Direct calls that were to become jobs as their hold ended, by outcome",
+            ["function", "outcome"],
+            registry=self.registry,
+        )
+        self.handover_seconds = Histogram(
+            "headrace_runner_handover_seconds",
+            "Time from the request for a running call's handover to its commit",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.claim_seconds = Histogram(
             "headrace_runner_claim_seconds",
             "Time of one claim in Postgres",
@@ -129,6 +142,7 @@ class RunnerMetrics:
     def watch(self, supervisor: Watched) -> None:
         """Serve a supervisor's present state as gauges."""
         self.registry.register(_State(supervisor))
+        self.registry.register(ModelMetrics(supervisor))
 
     def started(self, function: str, waited_s: float, cost: float = 0.0) -> None:
         """A call, of an input of that cost, has started."""
@@ -167,6 +181,16 @@ class RunnerMetrics:
     def fenced(self, function: str) -> None:
         """A job's start isn't this runner's any more."""
         self._jobs_fenced.labels(function).inc()
+
+    def handed_over(self, function: str, outcome: str) -> None:
+        """A handover has come to something.
+
+        Args:
+            function: the call's.
+            outcome: `recorded`; `withdrawn`, as the call hadn't started; `fenced`, as the job was there under
+                another token; `answered`, as the call ended before it was known to be recorded.
+        """
+        self._handed_over.labels(function, outcome).inc()
 
     def restarted(self) -> None:
         """An executor's process has ended."""

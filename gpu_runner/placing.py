@@ -153,7 +153,7 @@ class Placing:
             self._promote(executor, slots)
         elif executor.closed_for is not None or self.alone:
             self._go_on_alone(executor, slots)
-        elif slots.turns.contended or not slots.is_plain or executor.is_limited:
+        elif slots.turns.contended or not slots.is_plain or (slots.waiting and executor.is_limited):
             self.share_around(slots)
         elif slots.waiting and executor.is_ready:  # it may have been killed meanwhile
             self.start(slots.pop(), slots, executor)
@@ -295,7 +295,11 @@ class Placing:
 
     def has_room_beside_jobs(self, slots: Slots) -> bool:
         """Whether a direct call that comes now can start, no slot being kept for it."""
-        return not slots.waiting and self._available(slots) > 0
+        return not slots.waiting and self.free_beside_jobs(slots) > 0
+
+    def free_beside_jobs(self, slots: Slots) -> int:
+        """How many slots of a group are free and not kept for jobs."""
+        return max(0, self._available(slots))
 
     def hear(self, groups: Iterable[Slots]) -> None:
         """Jobs may be waiting for these."""

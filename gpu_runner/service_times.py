@@ -93,6 +93,11 @@ class ServiceTime:
         return self._all.p95
 
     @property
+    def known(self) -> int:
+        """How many of the last executions that is of."""
+        return self._all.known
+
+    @property
     def median(self) -> float:
         """Of the last executions; 0 until there are some."""
         if self._median is None:

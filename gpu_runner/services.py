@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpu_runner.children.executors import ExecutorProcess
-from gpu_runner.slots import Slots
 from headrace.link.frames import Service
 from headrace.sdk import Function
 
 
 def services_of(
     functions: Mapping[str, Function[Any, Any]],
-    slots: Mapping[str, Slots],
-    executors: int,
+    slots_for: Callable[[str], int],
     degraded: Mapping[str, str],
     per_slot: Mapping[str, int],
 ) -> tuple[Service, ...]:
     """Each function with its interface, how many of its calls may run at once, and why none can, if so.
 
-    `per_slot` has how many calls share a slot, of functions whose calls are joined.
+    Args:
+        functions: by name.
+        slots_for: tells how many slots a function has where it can run.
+        degraded: why some can run nowhere.
+        per_slot: how many calls share a slot, of functions whose calls are joined.
     """
     return tuple(
         Service(
             name,
             function.manifest.interface,
-            slots[name].most(max(1, executors)) * per_slot.get(name, 1),
+            slots_for(name) * per_slot.get(name, 1),
             degraded.get(name, ""),
         )
         for name, function in functions.items()

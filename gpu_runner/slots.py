@@ -8,7 +8,7 @@ a group of its own, and so do functions that use models where their number on th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -88,11 +88,10 @@ class Slots:
         self._waiting_bytes = 0
         self._waiting_s = 0.0
         self.running_s = 0.0
-
-    @property
-    def is_plain(self) -> bool:
+        self.is_plain = False
         """Whether its slots are nobody else's concern."""
-        return not self.cap and len(self.room.groups) == 1
+        for group in self.room.groups:
+            group.is_plain = not group.cap and len(self.room.groups) == 1
 
     @property
     def unmet(self) -> int:
@@ -107,6 +106,8 @@ class Slots:
     @property
     def load_in_room(self) -> int:
         """The same, with what others run in the same slots: how busy a call that came now would find them."""
+        if self.is_plain:
+            return self.load
         return self.load + sum(one.running + one.ahead for one in self.room.groups if one is not self)
 
     def most(self, executors: int) -> int:
@@ -118,22 +119,26 @@ class Slots:
     def predicted_wait(self, executors: int, joined: LocalCall | None = None) -> float:
         """Seconds until a call that came now would start, by the means of what is ahead of it.
 
-        While jobs may be waiting, one of them starts between any two calls.
+        While jobs may be waiting, one of them starts between any two calls. Whoever can have a slot that is
+        kept for jobs waits for the answer to a claim only, and as a rule that brings no job.
 
         Args:
             executors: how many there are.
             joined: what waits already and the call would be joined to; None: it waits behind all.
         """
-        waiting_s = self._waiting_s if joined is None else self._ahead_of(joined)
+        ahead = self.waiting if joined is None else self._ahead_of(joined)
+        if len(ahead) < sum(one.turns.reserved for one in self.room.groups):
+            return 0.0
+        waiting_s = self._waiting_s if joined is None else sum(one.expected_s for one in ahead)
         if self.turns.contended:
             waiting_s *= 2
         running_s = sum(one.running_s for one in self.room.groups)
         return (waiting_s + running_s) / self.most(executors)
 
-    def _ahead_of(self, call: LocalCall) -> float:
+    def _ahead_of(self, call: LocalCall) -> Sequence[LocalCall]:
         if call.is_job:
-            return 0.0  # it has the next turn
-        return sum(one.expected_s for one in takewhile(lambda one: one is not call, self.waiting))
+            return ()  # it has the next turn
+        return list(takewhile(lambda one: one is not call, self.waiting))
 
     def has_memory_for(self, call: LocalCall) -> bool:
         """Whether the waiting inputs, this one included, stay within what may wait in memory."""
@@ -172,6 +177,17 @@ class Slots:
         for call in self.waiting:
             if models.is_cold(call.frame.function):
                 call.wait_until = call.hold_until
+
+    def kept_too_long(self, now: float) -> Iterator[Slots]:
+        """The groups that have kept slots for jobs all the time that a call could wait here."""
+        for group in self.room.groups:
+            since = group.turns.kept_since
+            if group.turns.reserved and any(
+                one.wait_until <= now and one.received_at >= since
+                for call in self.waiting
+                for one in call.parts
+            ):
+                yield group
 
     def overdue(self, now: float) -> Iterator[LocalCall]:
         """Take out the calls that have waited as long as they may."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from gpu_runner.calls import LocalCall
@@ -14,7 +15,7 @@ class Turns:
     takes it meanwhile.
     """
 
-    __slots__ = ("arrived", "asked", "contended", "filled", "is_jobs", "may_wait", "reserved")
+    __slots__ = ("arrived", "asked", "contended", "filled", "is_jobs", "kept_since", "may_wait", "reserved")
 
     def __init__(self) -> None:
         self.contended = False
@@ -23,6 +24,8 @@ class Turns:
         """Whether there is a reason to claim."""
         self.reserved = 0
         """Free slots that are kept for jobs."""
+        self.kept_since = 0.0
+        """While there are any, since when, by `time.monotonic()`."""
         self.asked = 0
         """Those of them that the claim in flight is to fill."""
         self.filled = 0
@@ -45,6 +48,8 @@ class Turns:
 
     def reserve(self) -> None:
         """Keep a free slot for a job."""
+        if not self.reserved:
+            self.kept_since = time.monotonic()
         self.reserved += 1
         self.is_jobs = False
 

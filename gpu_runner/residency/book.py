@@ -85,7 +85,8 @@ class Place:
     @property
     def used(self) -> int:
         """All that it takes."""
-        return self.base + sum(one.bytes for one in self.held.values())
+        held = tuple(self.held.values())  # a copy: Prometheus' thread asks, too
+        return self.base + sum(one.bytes for one in held)
 
     def note_base(self, base: int, *, is_new: bool = False) -> None:
         """So much does it take beside its models."""
@@ -119,6 +120,9 @@ class Book:
         self.budget = budget
         self.load_s: dict[str, float] = {}
         self.loads: Counter[tuple[int, str]] = Counter()
+        self.unloads: Counter[str] = Counter()
+        self.loading_s = dict.fromkeys(self.specs, 0.0)
+        """Seconds that all loads of a model took together."""
         self.measured: dict[str, int] = {}
         self.peaks: dict[str, int] = {}
         """What loading models took at most, which may be more than they keep."""
@@ -246,6 +250,7 @@ class Book:
         place.sizes[model] = taken
         self.at_least.pop(model, None)
         self.load_s[model] = seconds
+        self.loading_s[model] += seconds
         self.loads[place.index, model] += 1
 
     def ask_unload(self, place: Place, model: str, now: float) -> None:
@@ -257,6 +262,7 @@ class Book:
         """A model isn't there any more, which has freed so much; or it couldn't be loaded."""
         held = place.held.pop(model, None)
         if freed is not None and held is not None:
+            self.unloads[model] += 1
             # What stays is the executor's: its imports, and what its allocator keeps for the next load.
             place.sizes[model] = max(0, min(freed, held.bytes))
             place.base += held.bytes - place.sizes[model]

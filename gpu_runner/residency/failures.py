@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 _FIRST_PAUSE_S = 10.0
@@ -23,6 +24,8 @@ class Failures:
     """The models that can't be loaded for now, by name."""
 
     def __init__(self) -> None:
+        self.number: Counter[str] = Counter()
+        """How often a model has failed, of those that are there by now too."""
         self._failed: dict[str, Failure] = {}
         self._deaths: dict[str, int] = {}
 
@@ -36,6 +39,7 @@ class Failures:
 
     def failed(self, model: str, reason: str, now: float) -> float:
         """It couldn't be loaded; returns after how many seconds that is tried again."""
+        self.number[model] += 1
         times = self._failed[model].times + 1 if model in self._failed else 1
         pause = min(_FIRST_PAUSE_S * 2 ** min(times - 1, 10), _LONGEST_PAUSE_S)
         self._failed[model] = Failure(reason, now + pause, times)
@@ -43,6 +47,7 @@ class Failures:
 
     def failed_for_good(self, model: str, reason: str) -> None:
         """It can't be loaded before something here is changed."""
+        self.number[model] += 1
         self._failed[model] = Failure(reason, math.inf)
 
     def died(self, model: str) -> bool:

@@ -6,12 +6,28 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from harness.ledger import LANE, elapse, make_owner, opened, state
 from harness.postgres import query
 
 from headrace import owners
 from headrace.database import Database
+from headrace.ids import uuid7
 from headrace.keys import find_owner, hash_key, list_keys
+from headrace.ledger.settling import settle
 from headrace.migrations import check, load, migrate
+from headrace.usage import storing
+
+SUBMIT_AS_THEN = (
+    "SELECT outcome FROM submit_v1(p_ids => ARRAY[%s::uuid], p_owner_ids => ARRAY[%s::uuid],"
+    " p_key_ids => ARRAY[NULL::uuid], p_functions => ARRAY['fish'], p_interfaces => ARRAY['i1'],"
+    " p_inputs => ARRAY['{}'::bytea], p_digests => ARRAY[sha256('{}')], p_costs => ARRAY[3.0],"
+    " p_weights => ARRAY[1.0], p_attempts => ARRAY[2], p_started => ARRAY[0], p_charged => ARRAY[0],"
+    " p_queue_s => ARRAY[60.0], p_total_s => ARRAY[600.0], p_most_outstanding => ARRAY[NULL::integer],"
+    " p_most_waiting => ARRAY[NULL::integer], p_most_costs => ARRAY[NULL::float8],"
+    " p_most_ages_s => ARRAY[NULL::float8], p_request_ids => ARRAY[''], p_traceparents => ARRAY[''],"
+    " p_idempotency_keys => ARRAY[NULL::text], p_retries_of => ARRAY[NULL::uuid],"
+    " p_actors => ARRAY['key:k'], p_waiters => ARRAY[NULL::text], p_key_ttl_s => 60)"
+)
 
 
 @pytest.fixture
@@ -43,5 +59,45 @@ def test_keys_without_scopes_may_call_and_read(empty_database_url: str, before_s
             assert [key.scopes for key in await list_keys(database)] == [["call", "read"]] * 2
             (ada,) = await owners.list_owners(database)
             assert (ada.name, ada.keys, ada.outstanding) == ("ada", 1, 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def before_expired_jobs(tmp_path: Path) -> Path:
+    """The migrations of the release in which jobs that expired weren't counted."""
+    for migration in load()[:18]:
+        (tmp_path / f"{migration.label}.sql").write_text(migration.sql)
+    return tmp_path
+
+
+def test_jobs_from_before_count_when_they_expire_beside_processes_of_the_last_release(
+    empty_database_url: str, before_expired_jobs: Path
+) -> None:
+    """A job that one of those ends isn't counted, and is ended as it was."""
+    url = empty_database_url
+    assert migrate(url, before_expired_jobs)[-1] == "0018_capacity"
+
+    async def scenario() -> None:
+        async with opened(url) as database:
+            owner = await make_owner(database)
+            before, theirs, ours = (uuid7() for _ in range(3))
+            for job_id in (before, theirs, ours):
+                assert query(url, SUBMIT_AS_THEN, job_id, owner) == [("accepted",)]
+            await elapse(database, 60, before)
+            assert query(url, "SELECT expired FROM settle_v1('gateway:old', NULL, 500)") == [(1,)]
+
+            assert migrate(url) == [migration.label for migration in load()[18:]]
+            check(url)
+            await elapse(database, 60)
+            assert query(url, "SELECT settle_job_v1(%s, 'gateway:old')", theirs) == [(True,)]
+            settled = await settle(database, "gateway:new")
+            assert settled is not None
+            assert settled.expired == 1
+            assert query(url, "SELECT expired FROM settle_v1('gateway:old', NULL, 500)") == [(0,)]
+            assert [await state(database, job) for job in (before, theirs, ours)] == ["expired"] * 3
+            assert await storing.add_expired(database, 500) == 1
+            counted = "SELECT function, kind, reason, device, cost, number FROM usage_minute"
+            assert query(url, counted) == [(LANE, "expired", "queue-deadline-exceeded", "", 4, 1)]
 
     asyncio.run(scenario())

@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 _EACH_MINUTE: Final = "* * * * *"
 _EACH_HOUR: Final = "17 * * * *"
 _AFTER_EACH_HOUR: Final = "5 * * * *"  # every process has sent its last minute by then, or is late
+_NOTES: Final = 2000
+"""Notes of expired jobs that one statement adds: 20 ms."""
 
 
 class Chores(Worker):
@@ -40,6 +42,10 @@ class Chores(Worker):
             if forgotten := await settling.forget_runners(database):
                 _log.info("forgot %d runners that were silent for long", forgotten)
 
+        async def add_expired() -> None:
+            while await storing.add_expired(database, _NOTES) == _NOTES:
+                pass
+
         async def sum_up() -> None:
             while await storing.sum_up(database):
                 pass  # all that has changed since the last time, the last hour as a rule
@@ -49,6 +55,7 @@ class Chores(Worker):
             [
                 Chore("sweep", _EACH_MINUTE, sweep),
                 Chore("forget_runners", _EACH_HOUR, forget_runners),
+                Chore("add_expired_usage", _EACH_MINUTE, add_expired),
                 Chore("sum_up_usage", _AFTER_EACH_HOUR, sum_up),
                 Chore("prune_jobs", _EACH_MINUTE, pruning.often),
                 Chore("prune_rest", _EACH_HOUR, pruning.seldom),

@@ -25,13 +25,17 @@ seconds; `failure`, the time of each that didn't, by outcome; `joined`, how many
 batched function had. By gateways: `served`, calls answered with a result, by the seconds from arrival to
 answer; and in the same way `accepted`, calls answered with a job or its events; `refused`, calls for which
 there was no room, by problem; `abandoned`, calls whose client left; `expired`, calls whose hold or deadline
-passed; `failed`, calls that failed, by problem. What a caller has done wrong isn't counted: it is no demand.
+passed; `failed`, calls that failed, by problem. By the ledger: `expired`, with a reason, jobs that could not
+be started in time, by the seconds that they waited. What a caller has done wrong isn't counted: it is no
+demand.
 """
 
 REFUSED_STATUSES = frozenset({429, 503})
 _SUCCESS = {200: "served", 202: "accepted"}
 _EXPIRED = frozenset({"deadline-exceeded", "hold-exceeded"})
 _CLIENT_LEFT = "client-left"
+_BY_LEDGER = "queue-deadline-exceeded"
+"""The job that the call waited for has expired: counted where that was decided, once for all that wait."""
 _FAILED_FROM = 500
 
 
@@ -67,6 +71,8 @@ def kind_of(status: int, code: str) -> tuple[str, str] | None:
         return None if kind is None else (kind, "")
     if code == _CLIENT_LEFT:
         return "abandoned", ""
+    if code == _BY_LEDGER:
+        return None
     if code in _EXPIRED:
         return "expired", ""
     if status in REFUSED_STATUSES:

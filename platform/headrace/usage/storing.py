@@ -46,6 +46,22 @@ def _rows(at: int, device: str, minute: Minute) -> list[dict[str, Any]]:
     ]
 
 
+async def add_expired(database: Database, limit: int) -> int:
+    """Add the jobs that have expired to the counts of their minutes.
+
+    The ledger notes them where it ends them, and a note leaves in the transaction that adds it: sent again,
+    this adds what is left.
+
+    Args:
+        database: an open one.
+        limit: notes at most; each is of some jobs that expired together.
+
+    Returns:
+        How many notes there were.
+    """
+    return (await database.fetch(_SQL["add_expired"], {"limit": limit}))[0]["added"]
+
+
 async def sum_up(database: Database) -> int:
     """Sum up the first hour that is over and has minutes that aren't summed up yet; 0: there was none.
 
