@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up dev demo load test test-full lint format schema clean \
-	bench bench-batching bench-bloat bench-dev bench-executors bench-fairness bench-generation bench-items \
+	bench bench-batching bench-bloat bench-dev bench-executors bench-fairness bench-generation bench-handover bench-items \
 	bench-jobs bench-ledger bench-limits bench-models bench-restart
 .NOTPARALLEL:
 
@@ -62,6 +62,9 @@ bench-fairness: $(READY) ## measure what an owner with a long backlog costs anot
 
 bench-generation: $(READY) ## measure generated tokens per second, through the platform and by the library alone
 	@$(BIN)/python loadtests/generation.py $(ARGS)
+
+bench-handover: $(READY) ## make 5,000 calls that end about when their hold does, and count answers and executions (2 minutes)
+	@$(BIN)/python loadtests/handover.py $(ARGS)
 
 bench-models: $(READY) ## wear an executor for half an hour with two models of which one fits, and print its memory
 	@$(BIN)/python loadtests/residency.py $(ARGS)

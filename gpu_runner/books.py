@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from gpu_runner.able import able_for, busy_in
 from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
 from gpu_runner.enforcement import patience_s
@@ -68,6 +69,10 @@ class Books:
         self.on_parked: Callable[[LocalCall], None] = lambda _: None
         """Called with a parked job when its earlier start has ended."""
         self.models: Residence
+        self.models_of = {
+            name: tuple(dict.fromkeys(model.name for model in function.models.values()))
+            for name, function in functions.items()
+        }
 
     def is_cold(self) -> bool:
         """Whether no executor is ready."""
@@ -102,10 +107,31 @@ class Books:
             return Refusal("cold", predicted or COLD_RETRY_S)
         return Refusal("full", predicted)
 
+    def able_for(self, function: str) -> list[ExecutorProcess]:
+        """The executors that count for a function: see `able`."""
+        return able_for(function, self.models_of[function], self.executors, self.models.book)
+
+    def slots_for(self, function: str) -> int:
+        """How many of a function's calls, or lots of them, may run at once; 0: it can't run.
+
+        While no executor is ready, one counts: it will be.
+        """
+        able = len(self.able_for(function))
+        return 0 if not able and function in self.degraded else self.slots[function].most(max(1, able))
+
     def load(self, function: str) -> int:
         """Running and waiting calls of a function's slots."""
         load = self.joined_loads.get(function)
-        return self.slots[function].load_in_room if load is None else load()
+        return self.load_of_slots(function) if load is None else load()
+
+    def load_of_slots(self, function: str) -> int:
+        """The same, where joined calls count as one; what runs where the function can't isn't in its way."""
+        slots = self.slots[function]
+        load = slots.load_in_room
+        if not load or not any(function in one.lacking or function in one.degraded for one in self.executors):
+            return load
+        able = self.able_for(function)
+        return load - busy_in(slots, [one for one in self.executors if one.is_ready and one not in able])
 
     def refuse(self, call: LocalCall, reason: str, retry_after_s: float, detail: str = "") -> None:
         """Tell the caller that the call isn't taken."""

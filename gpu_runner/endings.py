@@ -49,6 +49,19 @@ class Endings:
             if call.is_job:
                 self._books.give_back(call)
 
+    def supersede(self, call: LocalCall) -> None:
+        """A gateway sends a direct call again that is here: the loss of its link isn't noticed here yet."""
+        if not call.is_job:  # else it isn't that gateway's any more
+            self.stop(call)
+
+    def withdraw(self, call: LocalCall) -> bool:
+        """Take out a direct call that waits for its start; returns whether it does."""
+        is_joined = isinstance(call, Joined) and call.lot is not None
+        is_waiting = not call.started_at if is_joined else call.executor is None
+        if is_waiting:
+            self._withdraw(call)
+        return is_waiting
+
     def _withdraw(self, call: LocalCall) -> None:
         """Take a call out of wherever it waits."""
         books = self._books
@@ -82,7 +95,7 @@ class Endings:
         times = self._books.service_times[call.frame.function]
         if isinstance(frame, Done):
             times.observe(frame.exec_s, call.frame.cost)
-        answer, outcome = answer_of(call, frame, slots.load_in_room, times)
+        answer, outcome = answer_of(call, frame, self._books.load_of_slots(call.frame.function), times)
         call.caller.answer(answer)
         self._books.metrics.ended(call.frame.function, outcome, frame.exec_s, call.frame.cost)
 
@@ -95,8 +108,9 @@ class Endings:
             if isinstance(call, Lot):
                 self._splitting.lost(call, executor)
                 continue
-            slots = self._release(call, executor)
-            answer, outcome, seconds = answer_of_lost(call, executor, slots.load_in_room)
+            self._release(call, executor)
+            load = books.load_of_slots(call.frame.function)
+            answer, outcome, seconds = answer_of_lost(call, executor, load)
             call.caller.answer(answer)
             books.metrics.ended(call.frame.function, outcome, seconds, call.frame.cost)
         books.metrics.restarted()
@@ -126,7 +140,10 @@ class Endings:
         for call in executor.ahead.take_back():
             slots = self._books.slots[call.frame.function]
             slots.returned(call)
-            if call.stopped:
+            if call.is_job:  # it was handed over meanwhile, and has had a start as far as the ledger knows
+                self._books.forget(call)
+                self._books.give_back(call)
+            elif call.stopped:
                 self._books.forget(call)
             else:
                 call.executor = None
@@ -154,6 +171,8 @@ class Endings:
                 slots.wait_for_process()
             elif slots.waiting:
                 slots.wait_for_models(books.models)
+                for group in slots.kept_too_long(now):
+                    self._placing.let_go(group)  # as at a claim that takes long
             for call in slots.overdue(now):
                 books.forget(call)
                 self._refuse_late(call, cold=cold)

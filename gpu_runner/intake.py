@@ -48,8 +48,7 @@ class Intake:
         call.expected_s = books.service_times[frame.function].mean
         slots = books.slots[frame.function]
         if frame.job_id in books.calls:
-            # Its gateway lost the link, dialled again, and this end hasn't noticed the loss yet.
-            self._endings.stop(books.calls[frame.job_id])
+            self._endings.supersede(books.calls[frame.job_id])
             books.refuse(call, "full", _SUPERSEDED_RETRY_S)
         elif reason := books.degraded.get(frame.function):
             books.refuse(call, "degraded", COLD_RETRY_S, reason)

@@ -11,7 +11,20 @@ from gpu_runner.frames import Reported, Streamed
 from gpu_runner.supervisor import Supervisor
 from headrace.errors import LinkError
 from headrace.link.address import Address
-from headrace.link.frames import Answer, Call, Credit, Frame, Item, Lost, Ping, Pong, Progress, Started, Stop
+from headrace.link.frames import (
+    Answer,
+    Call,
+    Credit,
+    Frame,
+    Handover,
+    Item,
+    Lost,
+    Ping,
+    Pong,
+    Progress,
+    Started,
+    Stop,
+)
 from headrace.link.handshake import RunnerHandshake
 from headrace.link.liveness import Liveness
 from headrace.link.stream import FrameStream
@@ -47,7 +60,12 @@ class LinkServer:
 
     def _handshake(self) -> FrameStream[Frame]:
         return RunnerHandshake(
-            self._secret, self._runner_id, self._supervisor.services, self._open, self._refused
+            self._secret,
+            self._runner_id,
+            self._supervisor.services,
+            self._open,
+            self._refused,
+            hands_over=self._supervisor.on_handover is not None,
         ).stream
 
     def _open(self, stream: FrameStream[Frame]) -> None:
@@ -136,6 +154,8 @@ class Session:
                 self._supervisor.take(frame, self)
             case Stop():
                 self._supervisor.stop(frame.job_id, self)
+            case Handover():
+                self._supervisor.hand_over(frame, self)
             case Credit():
                 self._supervisor.grant(frame.job_id, frame.items, self)
             case Ping():

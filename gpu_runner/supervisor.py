@@ -34,14 +34,14 @@ from gpu_runner.frames import (
     Unloaded,
 )
 from gpu_runner.intake import Intake
-from gpu_runner.lots import Lot
+from gpu_runner.lots import Joined, Lot
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.placing import Placing
 from gpu_runner.residency.residence import Residence
 from gpu_runner.services import degraded_everywhere, services_of
 from gpu_runner.slots import Slots
 from headrace.capacity import Report
-from headrace.link.frames import Call, Pong, Service
+from headrace.link.frames import Call, Handed, Handover, Pong, Service
 from headrace.sdk import Function
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class Supervisor:
     ) -> None:
         self.ready = asyncio.Event()
         self.device = ""
+        self.on_handover: Callable[[LocalCall, Handover], None] | None = None
+        """Records a running call as a job; None: such calls stay what they are."""
         books = self._books = Books(functions, metrics, brief_wait, device_cap, self._keep_ticking)
         self.executors = books.executors
         self._functions = functions
@@ -117,9 +119,7 @@ class Supervisor:
 
     def services(self) -> tuple[Service, ...]:
         """What this runner tells gateways that it serves."""
-        return services_of(
-            self._functions, self._slots, len(self.executors), self.degraded, self.joining.per_slot()
-        )
+        return services_of(self._functions, self._books.slots_for, self.degraded, self.joining.per_slot())
 
     def call_of(self, job_id: str) -> LocalCall | None:
         """The call of that name that waits or runs here."""
@@ -153,6 +153,23 @@ class Supervisor:
         for calls in (self._calls, self._parked):
             if (call := calls.get(job_id)) and call.caller is caller:
                 self._endings.stop(call)
+
+    def hand_over(self, frame: Handover, caller: Caller) -> None:
+        """The caller's hold is ending: give a call back that waits, have one that runs recorded as a job.
+
+        One that has ended, or was stopped, is left alone, as its answer is on its way; and so is one whose
+        items the caller has had.
+        """
+        call = self._calls.get(frame.job_id)
+        if call is None or call.caller is not caller or call.stopped or call.frame.credit:
+            return
+        if isinstance(call, Joined) and call.is_answered:
+            return
+        if self._endings.withdraw(call):
+            self._metrics.handed_over(call.frame.function, "withdrawn")
+            caller.answer(Handed(frame.job_id, withdrawn=True))
+        elif self.on_handover is not None:
+            self.on_handover(call, frame)
 
     def grant(self, job_id: str, items: int, caller: Caller) -> None:
         """The caller has room for so many more items of a stream."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_runner.jobs.feed import JobFeed
 from gpu_runner.jobs.finishing import Finishing
+from gpu_runner.jobs.handover import Handovers
 from gpu_runner.jobs.held import HeldJobs
 from gpu_runner.jobs.leases import ClaimIds, Leases
 from gpu_runner.jobs.reporting import Reporting
@@ -67,6 +68,9 @@ class JobHalf:
         claims = ClaimIds()
         self._leases = Leases(session, self._held, claims)
         self._feed = JobFeed(session, supervisor, interfaces, self._held, self._leases, claims, metrics)
+        self._handovers = Handovers(session, supervisor, self._held, self._leases, claims, metrics)
+        self._leases.on_guard = self._handovers.guard
+        supervisor.on_handover = self._handovers.record
         self._lanes = {channel(name): name for name in interfaces}
         self._cancels = f"headrace_cancel_{session.session_id.replace('-', '')}"
         self._requests = requests
@@ -91,6 +95,8 @@ class JobHalf:
             self._finishing.run(self._held),
             self._reporting.run(),
             self._streaming.run(),
+            self._handovers.run(),
+            self._handovers.settling.run(),
             self._requests.run(),
             self._listener.run(),
         ]
@@ -98,12 +104,13 @@ class JobHalf:
 
     def leases_until(self) -> list[float]:
         """Until which `boot_time` the lease of each running job is relied on."""
-        return [job.lease_until for job in self._held.running()]
+        return [job.lease_until for job in self._held.running()] + self._handovers.leases_until()
 
     # ------------------------------------------------------------------ what is heard
 
     def _notified(self, where: str, payload: str) -> None:
         if where == self._cancels:
+            self._handovers.cancelled(payload)
             self._feed.cancelled(payload)
         elif where == self._asks:
             self._requests.look()
@@ -137,6 +144,8 @@ class JobHalf:
         Args:
             step: does each of these.
         """
+        await step(self._handovers.flush())
+        self._handovers.leave()
         for job in self._held.running():
             self._held.kill(job, "leaving")
         await step(self._held.all_ended())
@@ -146,6 +155,8 @@ class JobHalf:
         if count := self._streaming.count():
             log.warning("what %d jobs have yielded could not be recorded", count)
         await step(self._finishing.flush())
+        if unsettled := self._handovers.settling.count():
+            log.warning("it isn't known of %d answered calls whether they became jobs", unsettled)
         if count := count + self._finishing.count():
             log.warning("%d outcomes could not be recorded", count)
         else:

@@ -176,6 +176,14 @@ class HeldJobs:
         if cancelled:
             self.cancel(job.job_id)
 
+    def adopt(self, claimed: Claimed, lease_until: float) -> HeldJob:
+        """Hold a job that runs already: a direct call that was handed over."""
+        if (older := self._jobs.get(claimed.job_id)) is not None:
+            self.lose(older)
+        job = HeldJob(claimed, lease_until, self._ended, self._reported, self._yielded)
+        self._jobs[job.job_id] = job
+        return job
+
     def _reported(self, job: HeldJob) -> None:
         if self._jobs.get(job.job_id) is job:
             self._on_report(job)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from gpu_runner.clock import boot_time
 from gpu_runner.jobs.held import HeldJob, HeldJobs
@@ -81,6 +81,8 @@ class Leases:
         self._claims = claims
         self._hurry = asyncio.Event()
         self._is_unseen = False
+        self.on_guard: Callable[[float], None] = lambda _: None
+        """Called with each look at the leases, and its `boot_time`."""
 
     def lasts_from(self, asked_at: float) -> float:
         """Until when a lease is relied on that was asked for at this `boot_time`."""
@@ -158,9 +160,14 @@ class Leases:
             for job in self._held.running():
                 if now >= job.lease_until:
                     self._end(job, now)
+            self.on_guard(now)
+
+    def is_over(self, lease_until: float, now: float) -> bool:
+        """Whether what was asked to end as its lease ran out has had its time to do so."""
+        return now >= lease_until + _KILL * self._margin_s
 
     def _end(self, job: HeldJob, now: float) -> None:
-        if now >= job.lease_until + _KILL * self._margin_s:
+        if self.is_over(job.lease_until, now):
             self._held.kill(job, "lease")
         elif not job.ended_by:
             log.warning("the lease of job %s runs out: it is stopped", job.job_id)

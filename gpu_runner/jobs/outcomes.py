@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from headrace.ledger.execution import Claimed, Kind, Outcome
-from headrace.link.frames import Answer, Error, Lost, Refused, Result
+from headrace.link.frames import Answer, Error, Fenced, Handed, Lost, Refused, Result
 
 EndedBy = Literal["", "cancel", "lease", "leaving"]
 """Why a running job was told to end: its cancel, this runner's lost lease, this runner's own end."""
@@ -26,7 +26,7 @@ def outcome_of(claimed: Claimed, answer: Answer, ended_by: EndedBy) -> Outcome:
             return _failed(claimed, answer, ended_by)
         case Lost():
             return _lost(claimed, answer, ended_by)
-        case Refused():
+        case Refused() | Handed() | Fenced():  # the last two are for gateways only
             return given_back(claimed)
 
 

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from headrace.database import Database
 from headrace.domain import State
-from headrace.ledger import execution, items
+from headrace.ledger import execution, handover, items
 from headrace.ledger.execution import Claimed, Held, Lane, Outcome, Renewal, Report
+from headrace.ledger.handover import HandedOver, Recorded
 from headrace.ledger.items import Group, Verdict
 
 
@@ -51,6 +52,15 @@ class Ledger(Protocol):
 
     async def add_items(self, groups: Sequence[Group]) -> dict[str, Verdict]:
         """Write what jobs have yielded."""
+        ...
+
+    async def hand_over(self, claim_id: str, calls: Sequence[HandedOver]) -> dict[str, Recorded]:
+        """Record direct calls that run as jobs that this runner holds; how each stands, by its id.
+
+        Args:
+            claim_id: of this transaction, as of a claim.
+            calls: each with an id of its own.
+        """
         ...
 
 
@@ -107,3 +117,13 @@ class Session:
     async def add_items(self, groups: Sequence[Group]) -> dict[str, Verdict]:
         """Write what jobs have yielded."""
         return await items.add(self._database, groups)
+
+    async def hand_over(self, claim_id: str, calls: Sequence[HandedOver]) -> dict[str, Recorded]:
+        """Record direct calls that run as jobs that this runner holds; how each stands, by its id."""
+        return await handover.hand_over(
+            self._database,
+            session_id=self.session_id,
+            claim_id=claim_id,
+            lease_s=self.lease_s,
+            calls=calls,
+        )

@@ -51,7 +51,7 @@ def test_a_job_whose_gateway_died_between_commit_and_answer_is_done(clones: Clon
         served.wait_answering()
         served.wait_ready()
         calls = [("witnessed", seen.input(0, number)) for number in range(4)]
-        link.hold_answers(to="submit_v1")
+        link.hold_answers(to="submit_v2")
         with ThreadPoolExecutor(4) as threads:
             lost = [threads.submit(served.call, *call, Prefer="respond-async") for call in calls]
             eventually(lambda: seen.ends().total() > 0, "a job ends before its submit is answered")
@@ -63,3 +63,39 @@ def test_a_job_whose_gateway_died_between_commit_and_answer_is_done(clones: Clon
         check_at_rest(url)
         for job_id in numbers(url):
             assert served.job(job_id)["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_call_whose_gateway_died_while_it_became_a_job_is_done(
+    clones: Clones, seen: Witness, is_recorded: bool
+) -> None:
+    """Nobody waits for it any longer, but its runner was asked to record it."""
+    with (
+        clones.migrated() as url,
+        database_relay(url) as link,
+        site(url, functions="witness_functions", runners=0) as served,
+    ):
+        served.start_runner(HEADRACE_DATABASE_URL=link.url)
+        served.wait_ready()
+        with ThreadPoolExecutor(1) as threads:
+            lost = threads.submit(served.call, "witnessed", seen.input(4, 7), Prefer="wait=2")
+            eventually(lambda: seen.started(1), "it runs")
+            if is_recorded:
+                link.hold_answers(to="handover_v1")
+                eventually(lambda: not all_final(url), "it is recorded")
+            else:
+                link.freeze()
+                pending = "headrace_handovers_pending"
+                eventually(lambda: served.metric(served["gateway"], pending), "its runner is asked")
+            served["gateway"].kill()
+        assert isinstance(lost.exception(), httpx2.TransportError)
+
+        link.cut()
+        link.restore()
+        served.start_gateway()
+        served.wait_ready()
+        (job_id,) = seen.starts()
+        job = served.final(job_id)
+        assert (job["status"], job["attempt"], job["result"]["number"]) == ("succeeded", 1, 7)
+        assert seen.starts().total() == seen.ends().total() == 1
+        check_at_rest(url)

@@ -123,7 +123,7 @@ def to_gateway(served: Site) -> Iterator[Relay]:
 def test_a_client_whose_submit_was_never_answered_is_told_how_to_find_out(
     served: Site, to_gateway: Relay, seen: Witness
 ) -> None:
-    to_gateway.hold_answers(to="submit_v1")
+    to_gateway.hold_answers(to="submit_v2")
     with served.calling(("witnessed", seen.input()), Prefer="respond-async") as (submit,):
         eventually(lambda: seen.ends().total() == 1, "the job ends before its submit is answered")
         to_gateway.cut()

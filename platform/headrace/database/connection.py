@@ -10,7 +10,14 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 
 from headrace.database.queries import queries
-from headrace.errors import DatabaseBusy, DatabaseError, DatabaseUnavailable, SettingsError, SetupError
+from headrace.errors import (
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseNotReached,
+    DatabaseUnavailable,
+    SettingsError,
+    SetupError,
+)
 
 Connection: TypeAlias = psycopg.AsyncConnection[DictRow]
 
@@ -37,7 +44,7 @@ def connect(url: str, *, application_name: str) -> psycopg.Connection[DictRow]:
     """A blocking autocommit connection with dict rows.
 
     Raises:
-        DatabaseUnavailable: Postgres can't be reached.
+        DatabaseNotReached: Postgres can't be reached.
         SettingsError: `url` isn't a connection string.
         SetupError: Postgres is too old.
     """
@@ -45,7 +52,7 @@ def connect(url: str, *, application_name: str) -> psycopg.Connection[DictRow]:
     try:
         connection = psycopg.Connection[DictRow].connect(**options, autocommit=True, row_factory=dict_row)
     except psycopg.Error as error:
-        raise unavailable(url, error) from error
+        raise DatabaseNotReached(_unavailable(url, error)) from error
     try:
         check_version(connection.info.server_version)
     except SetupError:
@@ -64,7 +71,7 @@ async def connect_async(url: str, *, application_name: str) -> Connection:
             **options, autocommit=True, row_factory=dict_row, prepare_threshold=None
         )
     except psycopg.Error as error:
-        raise unavailable(url, error) from error
+        raise DatabaseNotReached(_unavailable(url, error)) from error
     try:
         check_version(connection.info.server_version)
     except SetupError:
@@ -130,12 +137,16 @@ def translate(url: str, error: psycopg.Error, *, connection_lost: bool) -> Datab
 
 def unavailable(url: str, reason: BaseException | str) -> DatabaseUnavailable:
     """An error of one line that names the server, never a password."""
+    return DatabaseUnavailable(_unavailable(url, reason))
+
+
+def _unavailable(url: str, reason: BaseException | str) -> str:
     known = conninfo_to_dict(url)
     text = _one_line(str(reason)).removeprefix("connection failed: ").removeprefix("consuming input failed: ")
     text = _nobody_listens(text) or text
     if password := known.get("password"):
         text = text.replace(str(password), "***")
-    return DatabaseUnavailable(f"Postgres at {_place(known)} can't be reached: {text}")
+    return f"Postgres at {_place(known)} can't be reached: {text}"
 
 
 def _nobody_listens(text: str) -> str | None:

@@ -69,7 +69,8 @@ class Database:
             within: seconds that it may take, waiting for a connection included; `ANSWER_WITHIN` by default.
 
         Raises:
-            DatabaseUnavailable: Postgres can't be reached, or didn't answer in time.
+            DatabaseNotReached: Postgres can't be reached, and nothing was sent.
+            DatabaseUnavailable: it was lost, or didn't answer in time.
             DatabaseError: Postgres refused the statement.
         """
         async with self._connection(within) as connection:

@@ -1,137 +1,143 @@
-"""A call from admission to its last answer: choosing a runner, waiting, starting again after a loss."""
+"""A call from admission to its last answer: choosing a runner, waiting, starting again, becoming a job."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from typing import Final
 
-from headrace import pools
-from headrace.admission import Span, most_room, retry_after
-from headrace.domain import Manifest
-from headrace.gateway.call_stream import WINDOW, CallStream
+from headrace.admission import most_room
+from headrace.gateway.asked import Asked, Handed, ToJob
+from headrace.gateway.call_problems import failed, no_room, out_of_time, unreachable, worker_lost
+from headrace.gateway.call_stream import WINDOW
 from headrace.gateway.exchange import ClientLeft
+from headrace.gateway.handover import Handovers, Recorded
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.outage import answers
 from headrace.gateway.pending import PendingCall
-from headrace.gateway.problem_kinds import KINDS
 from headrace.gateway.problems import Problem
 from headrace.gateway.runners import RunnerLinks, Serving
-from headrace.link.frames import Answer, Call, Error, Lost, Refused, Result
+from headrace.link import frames
+from headrace.link.frames import Answer, Call, Error, Fenced, Lost, Refused, Result
 
-Receive = Callable[[], Awaitable[Any]]
-
-_MOST_UNCHARGED = 3  # starts lost through no fault of the call
+_MOST_UNCHARGED: Final = 3  # starts lost through no fault of the call
 _WATCH_AFTER_S = 0.1  # a shorter call isn't worth a task that waits for its client to leave
 _BACKOFF_S = 0.1
-_EXECUTED = (Result, Error)
 
 
-@dataclass(slots=True)
-class Asked:
-    """One call as the gateway accepted it.
-
-    Args:
-        manifest: the function's.
-        input: the body, already checked.
-        job_id: its name on every link.
-        span: the time it gets.
-        receive: the ASGI connection's, to see the client leave.
-        stream: takes the call's items and its progress; None where nobody follows it.
-        cost: the input's, where runners are to know it.
-        alone: a start ended with its process: nothing may run beside the next one.
-    """
-
-    job_id: str
-    manifest: Manifest
-    input: bytes
-    owner_id: str
-    request_id: str
-    traceparent: str
-    span: Span
-    receive: Receive
-    stream: CallStream | None = None
-    cost: float = 0.0
-    attempt: int = 1
-    charged: int = 0
-    uncharged: int = 0
-    was_lost: bool = False
-    alone: bool = False
-    queue_ms: float = 0.0
-    exec_ms: float = 0.0
-    refusals: dict[Serving, Refused] = field(default_factory=dict[Serving, Refused])
-
-    @property
-    def has_items(self) -> bool:
-        """Whether the client may have got some of the output: then no other start can go on with it."""
-        return self.stream is not None and self.stream.items > 0
-
-    def note(self, answer: Answer) -> None:
-        """Keep what the last start tells of its times."""
-        if isinstance(answer, _EXECUTED):
-            self.queue_ms, self.exec_ms = answer.queue_ms, answer.exec_ms
-
-    def note_left(self) -> None:
-        """Keep for how long a start has run that nobody waits for any more, where its stream tells."""
-        if self.stream is not None and self.stream.began_at:
-            self.exec_ms = (time.monotonic() - self.stream.began_at) * 1000
+async def _never_recorded(_job_id: str, _owner_id: str) -> bool:
+    return False
 
 
 class Caller:
-    """Gets calls answered by the runners.
+    """Gets calls answered by the runners, or says how they go on as jobs.
 
     Args:
         links: to the runners.
-        metrics: where restarts are counted.
+        metrics: where restarts and handovers are counted.
+        database_away: seconds since Postgres last answered.
+        recorded: asks the ledger whether it has a job of some owner; by default it has none.
     """
 
-    def __init__(self, links: RunnerLinks, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        links: RunnerLinks,
+        metrics: GatewayMetrics,
+        database_away: Callable[[], float] = lambda: 0.0,
+        recorded: Recorded = _never_recorded,
+    ) -> None:
         self._links = links
         self._metrics = metrics
+        self._database_away = database_away
+        self._handovers = Handovers(metrics, recorded)
         self._loop = asyncio.get_running_loop()
 
-    async def answer(self, asked: Asked) -> Result:
-        """The function's output.
+    async def answer(self, asked: Asked) -> Result | Handed | ToJob:
+        """The function's output, or how the call goes on as a job.
 
         Raises:
             Problem: whatever else became of the call.
-            ClientLeft: the client is gone and the work was stopped.
+            ClientLeft: the client is gone and the work was stopped, unless it is recorded as a job by now.
         """
+        outcome = await self._outcome(asked)
+        if isinstance(outcome, Handed):
+            self._metrics.became_job(asked.manifest.name, "handed")
+        elif isinstance(outcome, ToJob):
+            self._metrics.became_job(asked.manifest.name, outcome.reason)
+        return outcome
+
+    async def _outcome(self, asked: Asked) -> Result | Handed | ToJob:
         accepted_at = self._loop.time()
         while True:
             elapsed = self._loop.time() - accepted_at
             serving = self._choose(asked)
-            if serving is None:
-                if asked.attempt == 1 or not await self._room(asked, asked.span.hold - elapsed):
-                    raise self._no_room(asked)
+            if serving is None or self._is_late(asked, elapsed):
+                if (job := await self._unsent(serving, asked, elapsed)) is not None:
+                    return job
                 continue
-            pending = _send(serving, asked, elapsed)
-            try:
-                answer = await self._wait(pending, asked, accepted_at)
-            except BaseException:
-                serving.link.stop(asked.job_id)
-                asked.note_left()
-                raise
+            pending = self._send(serving, asked, elapsed)
+            answer = await self._answer(pending, serving, asked, accepted_at)
             asked.note(answer)
             if isinstance(answer, Result):
                 return answer
-            match answer:
-                case Refused():
-                    asked.refusals[serving] = answer
-                case Lost():
-                    asked.was_lost = True
-                    asked.alone = asked.alone or answer.suspect
-                    self._charge(asked, charged=answer.charged)
-                case Error(retryable=True) if (
-                    asked.charged + 1 < asked.manifest.attempts and not asked.has_items
-                ):
-                    asked.alone = False  # its process lived to tell
-                    self._charge(asked, charged=True)
-                    await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.5))  # noqa: S311
-                case Error():
-                    raise _failed(answer, asked)
+            if (outcome := await self._settle(answer, pending, serving, asked)) is not None:
+                return outcome
+
+    async def _settle(
+        self, answer: Answer, pending: PendingCall, serving: Serving, asked: Asked
+    ) -> Result | Handed | ToJob | None:
+        """What becomes of a call by an answer that isn't its result; None: it is to start again.
+
+        Raises:
+            Problem: it failed, or no start is left.
+        """
+        match answer:
+            case Refused():
+                asked.refusals[serving] = answer
+            case Lost():
+                if await self._is_recorded(pending, asked, charged=answer.charged):
+                    return Handed(asked.job_id)
+                asked.was_lost, asked.setback = True, "lost"
+                asked.alone = asked.alone or answer.suspect
+                self._charge(asked, charged=answer.charged)
+            case Error(retryable=True) if asked.charged + 1 < asked.manifest.attempts and not asked.has_items:
+                asked.alone = False  # its process lived to tell
+                asked.setback = "failed-for-now"
+                self._charge(asked, charged=True)
+                await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.5))  # noqa: S311
+            case Error():
+                raise failed(answer, asked)
+            case frames.Handed(withdrawn=True):
+                return asked.to_job(asked.setback)
+            case frames.Handed() | Fenced():
+                return Handed(asked.job_id)
+            case Result():
+                return answer
+        return None
+
+    # ------------------------------------------------------------------ sending
+
+    async def _unsent(self, serving: Serving | None, asked: Asked, elapsed: float) -> ToJob | None:
+        """How a call goes on that can't be sent now; None: as before, as something has changed meanwhile.
+
+        Args:
+            serving: who would take it, were it not too late.
+            asked: the call.
+            elapsed: seconds since its acceptance.
+
+        Raises:
+            Problem: there is no room for it, or no time.
+        """
+        if serving is not None:
+            if self._may_become_job(asked) and asked.span.hold < asked.span.total:
+                return asked.to_job(asked.setback)
+            raise out_of_time(asked)
+        if (job := self._without_room(asked)) is not None:
+            return job
+        if not asked.starts or not await self._room(asked, asked.span.hold - elapsed):
+            raise no_room(asked)
+        return None
 
     def _choose(self, asked: Asked) -> Serving | None:
         manifest = asked.manifest
@@ -142,6 +148,75 @@ class Caller:
         flowing = [serving for serving in sound if not serving.link.is_congested]
         return most_room(flowing or sound or candidates)
 
+    def _is_late(self, asked: Asked, elapsed: float) -> bool:
+        """Whether too little of the hold is left for another start: nobody would wait for what it makes."""
+        if asked.is_handed_over:
+            return True
+        if elapsed < asked.span.hold / 2:  # no handover is begun before
+            return False
+        return elapsed >= self._handovers.due_after(asked, self._loop.time())
+
+    def _send(self, serving: Serving, asked: Asked, elapsed: float) -> PendingCall:
+        """Send the call to a runner.
+
+        Raises:
+            Problem: `deadline-unreachable`.
+        """
+        remaining = asked.span.total - elapsed
+        expected = serving.expected_s(asked.cost)
+        if remaining < expected and not serving.may_try():
+            raise unreachable(asked, remaining, expected)
+        return serving.link.call(_frame(asked, elapsed), asked.stream)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def _answer(
+        self, pending: PendingCall, serving: Serving, asked: Asked, accepted_at: float
+    ) -> Answer:
+        """What ends the call on its link; it is stopped there where nobody waits for that any longer."""
+        answer: Answer | None = None
+        has_left = False
+        try:
+            answer = await self._wait(pending, asked, accepted_at)
+        except BaseException as error:
+            has_left = not isinstance(error, Problem)
+            serving.link.stop(asked.job_id)
+            asked.note_left()
+            raise
+        else:
+            return answer
+        finally:
+            if pending.handover_at:
+                self._handovers.ended(pending, self._loop.time(), answer, has_left=has_left)
+
+    async def _wait(self, pending: PendingCall, asked: Asked, accepted_at: float) -> Answer:
+        """The answer; at the end of the hold, or when the client leaves, an exception.
+
+        A call that may become a job is handed over before its hold ends; from then on its answer is waited
+        for until its deadline, as only the runner knows whether it will be a result or a job.
+        """
+        hold = asked.span.hold
+        answer = await pending.wait(min(_WATCH_AFTER_S, accepted_at + hold / 2 - self._loop.time()))
+        if answer is not None:
+            return answer
+        leaving = asyncio.ensure_future(asked.receive())
+        leaving.add_done_callback(lambda _: pending.wake())
+        try:
+            due_after = self._handovers.due_after(asked, self._loop.time())
+            answer = await pending.wait(accepted_at + due_after - self._loop.time())
+            if answer is None and not leaving.done() and due_after < hold:
+                now = self._loop.time()
+                if self._handovers.begin(pending, asked, now, now - accepted_at):
+                    hold = asked.span.total
+                answer = await pending.wait(accepted_at + hold - self._loop.time())
+            if answer is not None:
+                return answer
+            if leaving.done():
+                raise ClientLeft
+            raise out_of_time(asked, held=not pending.handover_at)
+        finally:
+            leaving.cancel()
+
     async def _room(self, asked: Asked, seconds: float) -> bool:
         """Wait until a call that has to start again may be taken; False when the time is up.
 
@@ -150,25 +225,44 @@ class Caller:
         soonest = min((refusal.retry_after_s for refusal in asked.refusals.values()), default=seconds)
         pause = min(seconds, max(soonest, _BACKOFF_S))
         asked.refusals.clear()
-        return await self._links.next_change(pause) or pause < seconds
-
-    async def _wait(self, pending: PendingCall, asked: Asked, accepted_at: float) -> Answer:
-        """The answer; at the end of the hold, or when the client leaves, an exception."""
-        ends_at = accepted_at + asked.span.hold
-        answer = await pending.wait(min(_WATCH_AFTER_S, ends_at - self._loop.time()))
-        if answer is not None:
-            return answer
+        change = asyncio.ensure_future(self._links.next_change(pause))
         leaving = asyncio.ensure_future(asked.receive())
-        leaving.add_done_callback(lambda _: pending.wake())
         try:
-            answer = await pending.wait(ends_at - self._loop.time())
-            if answer is not None:
-                return answer
+            await asyncio.wait((change, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
                 raise ClientLeft
-            raise _out_of_time(asked)
+            return change.result() or pause < seconds
         finally:
+            change.cancel()
             leaving.cancel()
+
+    # ------------------------------------------------------------------ starting again, or becoming a job
+
+    def _may_become_job(self, asked: Asked) -> bool:
+        """While Postgres is away no call becomes one, but one that may be one already is sent to no other."""
+        is_possible = asked.is_handed_over or answers(self._database_away())
+        return asked.may_be_job and not asked.has_items and is_possible
+
+    def _without_room(self, asked: Asked) -> ToJob | None:
+        """How the call goes on where no runner takes it now: as a job, if one could be expected to do it."""
+        if not self._may_become_job(asked):
+            return None
+        if asked.starts:
+            return asked.to_job(asked.setback)
+        reasons = {refusal.reason for refusal in asked.refusals.values()}
+        if "full" in reasons:
+            return asked.to_job("full")
+        return asked.to_job("cold") if "cold" in reasons else None
+
+    async def _is_recorded(self, pending: PendingCall, asked: Asked, *, charged: bool) -> bool:
+        """Whether a call is a job though it was lost before its runner could say so.
+
+        It is asked only where no start is left: any other call is submitted again under its id, and joins
+        that job if there is one.
+        """
+        if not pending.handover_at or not _is_last(asked, charged=charged):
+            return False
+        return await self._handovers.is_recorded(pending, asked, self._loop.time())
 
     def _charge(self, asked: Asked, *, charged: bool) -> None:
         """Count a lost start; returns when the call may start again.
@@ -176,27 +270,23 @@ class Caller:
         Raises:
             Problem: `worker-lost`, no start is left.
         """
+        is_last = _is_last(asked, charged=charged)
         if charged:
             asked.charged += 1
         else:
             asked.uncharged += 1
-        is_over = asked.charged >= asked.manifest.attempts or asked.uncharged > _MOST_UNCHARGED
-        if is_over or asked.has_items:
-            raise _worker_lost(asked)
+        if is_last or asked.has_items:
+            raise worker_lost(asked)
         asked.attempt += 1
         asked.refusals.clear()
         self._metrics.retries.inc()
 
-    def _no_room(self, asked: Asked) -> Problem:
-        if asked.was_lost:
-            return _worker_lost(asked)
-        return _refused(asked)
 
-
-def _send(serving: Serving, asked: Asked, elapsed: float) -> PendingCall:
-    if elapsed >= asked.span.hold:
-        raise _out_of_time(asked)  # nobody would wait for what it makes
-    return serving.link.call(_frame(asked, elapsed), asked.stream)
+def _is_last(asked: Asked, *, charged: bool) -> bool:
+    """Whether a call that has lost a start, which counts or doesn't, may not start again."""
+    if charged:
+        return asked.charged + 1 >= asked.manifest.attempts
+    return asked.uncharged >= _MOST_UNCHARGED
 
 
 def _frame(asked: Asked, elapsed: float) -> Call:
@@ -216,63 +306,3 @@ def _frame(asked: Asked, elapsed: float) -> Call:
         cost=asked.cost,
         credit=0 if asked.stream is None else WINDOW,
     )
-
-
-def _out_of_time(asked: Asked) -> Problem:
-    if asked.span.hold >= asked.span.total:
-        return Problem("deadline-exceeded", f"The call was not finished within its {asked.span.total:g} s.")
-    return Problem(
-        "hold-exceeded",
-        f"The call was not finished within the {asked.span.hold:g} s for which its connection may be held.",
-    )
-
-
-def _worker_lost(asked: Asked) -> Problem:
-    starts = asked.charged + asked.uncharged
-    if asked.has_items:
-        detail = "The stream was cut off, as the process that ran the call ended"
-        detail += "; a stream isn't started again after its first item."
-        return Problem("worker-lost", detail, attempt=starts)
-    when = "its only start" if starts == 1 else f"each of its {starts} starts"
-    detail = f"The process that ran the call ended unexpectedly at {when}."
-    if asked.attempt > starts:
-        detail += " No runner could start it again in time."
-    return Problem("worker-lost", detail, attempt=starts)
-
-
-def _failed(error: Error, asked: Asked) -> Problem:
-    if error.category == "invalid-input":
-        errors = [{"path": path, "message": message} for path, message in error.errors]
-        return Problem("invalid-input", error.message, errors=errors)
-    if error.retryable:
-        return Problem("attempts-exhausted", error.message, attempt=asked.attempt)
-    code = error.category if error.category in KINDS else "function-failed"
-    return Problem(code, error.message, attempt=asked.attempt)
-
-
-def _refused(asked: Asked) -> Problem:
-    """The problem for a call that every runner refused: of several reasons the one that ends first."""
-    if not asked.refusals:
-        whose = f"{_whose(asked)} that serves {asked.manifest.name}"
-        return Problem("no-runner", f"No runner{whose} is connected.")
-    refusal = min(asked.refusals.values(), key=lambda refusal: refusal.retry_after_s)
-    headers = {"Retry-After": str(retry_after(refusal.retry_after_s))}
-    match refusal.reason:
-        case "full":
-            return Problem("busy", headers=headers)
-        case "cold":
-            return Problem("busy", "The function's process is starting.", headers=headers)
-        case "degraded":
-            return Problem("function-degraded", headers=headers)
-        case _:
-            return Problem(
-                "no-runner", f"The runner of {asked.manifest.name} takes no calls.", headers=headers
-            )
-
-
-def _whose(asked: Asked) -> str:
-    """Which runners serve the function, where not all do by default."""
-    pool = asked.manifest.pool
-    if pool == pools.DEFAULT:
-        return ""
-    return f" with labels {pool}" if "=" in pool else f" of pool {pool}"

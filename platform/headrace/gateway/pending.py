@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from headrace.gateway.call_stream import CallStream
-from headrace.link.frames import Answer, Call, Item, Progress, Started
+from headrace.link.frames import Answer, Call, Handover, Item, Lost, Progress, Started
 
 
 class PendingCall:
@@ -17,15 +18,33 @@ class PendingCall:
         frame: the call as it was sent.
         loop: the running one.
         stream: takes what is said of it meanwhile, where somebody follows it.
+        hand_over: sends the runner a handover; None where it takes none.
     """
 
-    __slots__ = ("_loop", "_waiter", "answer", "frame", "started", "stream")
+    __slots__ = (
+        "_loop",
+        "_waiter",
+        "answer",
+        "frame",
+        "hand_over",
+        "handover_at",
+        "is_cut",
+        "started",
+        "stream",
+    )
 
     def __init__(
-        self, frame: Call, loop: asyncio.AbstractEventLoop, stream: CallStream | None = None
+        self,
+        frame: Call,
+        loop: asyncio.AbstractEventLoop,
+        stream: CallStream | None = None,
+        hand_over: Callable[[Handover], None] | None = None,
     ) -> None:
         self.frame = frame
         self.stream = stream
+        self.hand_over = hand_over
+        self.handover_at = 0.0  # by the loop's clock; 0: it isn't handed over
+        self.is_cut = False
         self.answer: Answer | None = None
         self.started = False
         self._loop = loop
@@ -42,6 +61,15 @@ class PendingCall:
         """The answer is there."""
         self.answer = answer
         self.wake()
+
+    def cut(self) -> None:
+        """The link is lost, and what becomes of the call there will never be said.
+
+        Whether it had started isn't known unless the runner said so: it counts as a start. But nothing says
+        that it was the reason: its next start needn't be alone.
+        """
+        self.is_cut = True
+        self.deliver(Lost(self.frame.job_id, self.frame.attempt, charged=True, suspect=False))
 
     def wake(self) -> None:
         """End the present wait."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Collection, Iterable
 
 from headrace.capacity import Capacity
@@ -12,13 +13,17 @@ from headrace.domain import RunnerInfo
 from headrace.errors import LinkError, SettingsError
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.pending import PendingCall
+from headrace.histograms import cost_bucket
 from headrace.link.address import Address
 from headrace.link.frames import (
     Answer,
     Call,
     Credit,
     Error,
+    Fenced,
     Frame,
+    Handed,
+    Handover,
     Hello,
     Item,
     Lost,
@@ -36,7 +41,9 @@ from headrace.link.stream import FrameStream
 
 log = logging.getLogger(__name__)
 
-_ANSWERS = (Result, Error, Refused, Lost)
+_ANSWERS = (Result, Error, Refused, Lost, Handed, Fenced)
+_TRY_AFTER_S = 10.0
+_FULL_S = 0.2  # so long a runner that has refused a call for want of room isn't asked again
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
@@ -49,7 +56,18 @@ class Serving:
     nobody knows. `capacity` is what the runner said last of all that.
     """
 
-    __slots__ = ("capacity", "cost_s", "degraded", "interface", "link", "load", "mean_s", "slots")
+    __slots__ = (
+        "_full_until",
+        "_known_at",
+        "capacity",
+        "cost_s",
+        "degraded",
+        "interface",
+        "link",
+        "load",
+        "mean_s",
+        "slots",
+    )
 
     def __init__(self, link: RunnerLink, interface: str, slots: int, degraded: str) -> None:
         self.link = link
@@ -60,6 +78,38 @@ class Serving:
         self.mean_s = 0.0
         self.cost_s = 0.0
         self.capacity: Capacity | None = None
+        self._full_until = self._known_at = float("-inf")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the runner has said so just now; its reports, and so the load, may be a second old."""
+        return time.monotonic() < self._full_until
+
+    def expected_s(self, cost: float) -> float:
+        """How long half of the executions take at most, for inputs of about that cost; 0: nobody knows.
+
+        The runner tells the median of all. For an input with a cost it is taken in proportion to the means.
+        """
+        capacity = self.capacity
+        if capacity is None:
+            return 0.0
+        if not (cost and capacity.cost_s and capacity.mean_s):
+            return capacity.p50_s
+        bucket = cost_bucket(cost)
+        mean_s = next((one.mean_s for one in capacity.by_cost if one.cost == bucket), capacity.cost_s * cost)
+        return capacity.p50_s * mean_s / capacity.mean_s
+
+    def may_try(self) -> bool:
+        """Whether to send a call that isn't likely to end in time.
+
+        One is sent after ten seconds without an execution: else nobody would learn that they have become
+        shorter.
+        """
+        now = time.monotonic()
+        if now - self._known_at < _TRY_AFTER_S:
+            return False
+        self._known_at = now
+        return True
 
     def told(self, state: Pong, function: str) -> None:
         """Take what the runner says of itself."""
@@ -68,12 +118,20 @@ class Serving:
         self.mean_s = state.means.get(function, self.mean_s)
         capacity = state.capacity.get(function)
         if capacity is not None:
+            if self.capacity is None or capacity.mean_s != self.capacity.mean_s:
+                self._known_at = time.monotonic()
             self.capacity = capacity
             self.cost_s = capacity.cost_s
             self.slots = max(1, capacity.slots)
 
+    def refused(self, refusal: Refused) -> None:
+        """Take that it refused a call."""
+        if refusal.reason == "full":
+            self._full_until = time.monotonic() + min(refusal.retry_after_s, _FULL_S)
+
     def executed(self, result: Result) -> None:
-        """Take what an answer says of the runner's speed."""
+        """Take what an answer says of the runner's speed, and that a slot has become free."""
+        self._full_until = 0.0
         if result.mean_s:
             self.mean_s, self.cost_s = result.mean_s, result.cost_s
 
@@ -95,6 +153,7 @@ class RunnerLink:
         self._pending: dict[str, PendingCall] = {}
         self._stream: FrameStream[Frame] | None = None
         self._leaving = False
+        self._hands_over = False
         self._liveness: Liveness | None = None
         self._lost = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -120,7 +179,8 @@ class RunnerLink:
     def call(self, frame: Call, stream: CallStream | None = None) -> PendingCall:
         """Send a call; its answer arrives in the returned object, and what comes before it in the stream."""
         assert self._stream is not None
-        pending = self._pending[frame.job_id] = PendingCall(frame, self._loop, stream)
+        hand_over = self._hand_over if self._hands_over else None
+        pending = self._pending[frame.job_id] = PendingCall(frame, self._loop, stream, hand_over)
         if stream is not None:
             stream.open(lambda credit: self._grant(pending, credit))
         self.services[frame.function].load += 1
@@ -131,6 +191,10 @@ class RunnerLink:
         job_id = pending.frame.job_id
         if self._stream is not None and self._pending.get(job_id) is pending:
             self._stream.send(Credit(job_id, credit))
+
+    def _hand_over(self, frame: Handover) -> None:
+        if self._stream is not None and frame.job_id in self._pending:
+            self._stream.send(frame)
 
     def stop(self, job_id: str) -> None:
         """Nobody waits for the call any more."""
@@ -144,9 +208,15 @@ class RunnerLink:
         pending = self._pending.pop(frame.job_id, None)
         if pending is None:
             return  # it was stopped
-        self._settle_load(pending, frame.load)
-        if isinstance(frame, Result) and (serving := self.services.get(pending.frame.function)):
-            serving.executed(frame)
+        if not isinstance(frame, Handed | Fenced):
+            self._settle_load(pending, frame.load)
+        elif isinstance(frame, Fenced) or frame.withdrawn:
+            self._settle_load(pending)  # else it goes on there, in its slot
+        if serving := self.services.get(pending.frame.function):
+            if isinstance(frame, Result):
+                serving.executed(frame)
+            elif isinstance(frame, Refused):
+                serving.refused(frame)
         pending.deliver(frame)
         self._hang_up_when_done()
 
@@ -223,6 +293,7 @@ class RunnerLink:
             raise LinkError(f"another runner, {hello.runner_id}, answers there")
         self._stream = stream
         self._leaving = False
+        self._hands_over = hello.hands_over
         self._liveness = Liveness(stream)
         self.services = {
             service.function: Serving(self, service.interface, service.slots, service.degraded)
@@ -241,9 +312,7 @@ class RunnerLink:
         self.services = {}
         pending, self._pending = self._pending, {}
         for call in pending.values():
-            # Whether it had started isn't known unless the runner said so: it counts as a start. But nothing
-            # says that it was the reason: its next start needn't be alone.
-            call.deliver(Lost(call.frame.job_id, call.frame.attempt, charged=True, suspect=False))
+            call.cut()
         if self._leaving:
             log.info("runner %s has left", self.info.runner_id)
         else:

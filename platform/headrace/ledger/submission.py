@@ -53,6 +53,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         waiter: the gateway that will wait for its end.
         attempt: starts that it has had, as a direct call.
         charged: those among them that count.
+        alone: its last start ended with its process, so nothing may run beside the next one.
     """
 
     job_id: str
@@ -79,6 +80,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     waiter: str | None = None
     attempt: int = 0
     charged: int = 0
+    alone: bool = False
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +126,7 @@ async def submit(
             "attempts": [job.attempts for job in jobs],
             "started": [job.attempt for job in jobs],
             "charged": [job.charged for job in jobs],
+            "alone": [job.alone for job in jobs],
             "queue_s": [float(job.queue_s) for job in jobs],
             "total_s": [float(job.total_s) for job in jobs],
             "most_outstanding": [job.most_outstanding for job in jobs],

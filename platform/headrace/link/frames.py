@@ -4,9 +4,8 @@ Every frame is a msgpack array whose first element is its tag. Later versions ma
 ignores what it doesn't know and takes defaults for what is missing. An unknown tag closes the link.
 Times are remaining or elapsed milliseconds, never instants: the clocks of two machines differ.
 
-The frames of idempotency (`Duplicate`) and of the handover (`Handover`, `Handed`, `Fenced`) belong to
-version 1, so that their places are fixed; no peer of this release sends them, and one that receives them
-closes the link.
+The frame of idempotency (`Duplicate`) belongs to version 1, so that its place is fixed; no peer of this
+release sends it, and one that receives it closes the link.
 """
 
 from __future__ import annotations
@@ -35,13 +34,17 @@ class Service(msgspec.Struct, array_like=True):
 
 
 class Hello(_Frame, tag="HELLO"):
-    """Both: version, a fresh nonce, and (once the other's nonce is known) the proof of the link secret."""
+    """Both: version, a fresh nonce, and (once the other's nonce is known) the proof of the link secret.
+
+    `hands_over`: from a runner that can record running calls as jobs; only it is sent a `Handover`.
+    """
 
     version: int
     nonce: bytes
     proof: bytes = b""
     runner_id: str = ""
     services: tuple[Service, ...] = ()
+    hands_over: bool = False
 
 
 class Ping(_Frame, tag="PING"):
@@ -193,13 +196,26 @@ class Duplicate(_Frame, tag="DUPLICATE"):
 
 
 class Handover(_Frame, tag="HANDOVER"):
-    """Gateway: the hold is ending; record the call as a job."""
+    """Gateway: the hold is ending; record the call as a job.
+
+    With what the ledger wants to know of a job and `Call` hasn't said: the API key's id, the SHA-256 of the
+    input, `cost` and `weight` of the owner's share, and `queue_s`, how long the job may wait for a start.
+    `charged` is how many starts were charged before the one that runs, and `accepted_ms` how long ago the
+    call was accepted; 0: when it reached the runner.
+    """
 
     job_id: str
+    key_id: str = ""
+    digest: bytes = b""
+    cost: float = 0.0
+    weight: float = 1.0
+    queue_s: float = 0.0
+    charged: int = 0
+    accepted_ms: float = 0.0
 
 
 class Handed(_Frame, tag="HANDED"):
-    """Runner: recorded in the ledger; or `withdrawn`, as it hadn't started."""
+    """Runner: recorded in the ledger, where its result will be; or `withdrawn`, as it hadn't started."""
 
     job_id: str
     withdrawn: bool = False
@@ -237,7 +253,7 @@ Frame = (
     | Stop
 )
 
-Answer = Result | Error | Refused | Lost
+Answer = Result | Error | Refused | Lost | Handed | Fenced
 """What ends a call on its link."""
 
 encode = msgspec.msgpack.Encoder().encode

@@ -114,6 +114,8 @@ class RunnerHandshake:
         runner_id: this runner's id.
         services: what this runner serves, asked when the gateway has proved itself.
         on_ready: called once with the proven stream; it sets `on_frame` and `on_lost` there.
+        on_refused: called when the connection ends before the proof.
+        hands_over: whether this runner can record running calls as jobs.
     """
 
     def __init__(
@@ -123,12 +125,15 @@ class RunnerHandshake:
         services: Callable[[], tuple[Service, ...]],
         on_ready: Callable[[FrameStream[Frame]], None],
         on_refused: Callable[[Exception], None],
+        *,
+        hands_over: bool = False,
     ) -> None:
         self._secret = secret
         self._runner_id = runner_id
         self._services = services
         self._on_ready = on_ready
         self._on_refused = on_refused
+        self._hands_over = hands_over
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self.stream: FrameStream[Frame] = _Greeting(self)
         self._timer = asyncio.get_running_loop().call_later(TIMEOUT_S, self._give_up)
@@ -143,7 +148,9 @@ class RunnerHandshake:
         _check(hello, self._secret, "gateway", self._nonce)
         self._timer.cancel()
         mine = proof(self._secret, "runner", hello.nonce, self._nonce)
-        self.stream.send(Hello(VERSION, self._nonce, mine, self._runner_id, self._services()))
+        self.stream.send(
+            Hello(VERSION, self._nonce, mine, self._runner_id, self._services(), self._hands_over)
+        )
         self.stream.max_frame = MAX_FRAME
         self._on_ready(self.stream)
 

@@ -22,7 +22,7 @@ from headrace.ids import uuid7
 from headrace.ledger import execution, settling, submission
 from headrace.ledger.settling import Settled
 from headrace.ledger.submission import NewJob
-from headrace.maintenance import Maintenance, loop
+from headrace.maintenance import Maintenance, chores, loop
 from headrace.maintenance.chores import Chores
 from headrace.maintenance.pruning import Pruning
 from headrace.queue import worker
@@ -271,10 +271,10 @@ def test_refused_statement_is_told_once_and_tried_again(
 
     async def scenario() -> None:
         await submit(database_url, queue_s=0.0)
-        await ask(database_url, "ALTER FUNCTION settle_v1 RENAME TO settle_gone")
+        await ask(database_url, "ALTER FUNCTION settle_v2 RENAME TO settle_gone")
         async with maintained(database_url):
-            assert await is_logged(caplog, "maintenance failed: Postgres refused: function settle_v1")
-            await ask(database_url, "ALTER FUNCTION settle_gone RENAME TO settle_v1")
+            assert await is_logged(caplog, "maintenance failed: Postgres refused: function settle_v2")
+            await ask(database_url, "ALTER FUNCTION settle_gone RENAME TO settle_v2")
             assert await comes_to(database_url, [("expired", 1)])
             assert await is_logged(caplog, "maintenance goes on")
 
@@ -343,5 +343,28 @@ def test_chores_mend_what_a_hand_in_the_database_broke(
             " WHERE j.entry_id IS NOT NULL AND e.task_name = 'headrace.run'"
         )
         assert await ask(database_url, whole) == [(2,)]
+
+    asyncio.run(scenario())
+
+
+def test_chores_add_expired_jobs_to_the_counts_of_usage(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "POLL_EVERY", 0.05)
+    monkeypatch.setattr(chores, "_NOTES", 1)
+
+    async def scenario() -> None:
+        async with await Database.open(database_url, application_name="headrace-test") as database:
+            for _ in range(2):
+                await submit(database_url, 2, queue_s=0.0)
+                await settle(database, "gateway:test")
+            pruning = Pruning(database, job_ttl_s=60, key_ttl_s=60, audit_ttl_s=60)
+            working = asyncio.create_task(Chores(database, pruning).run())
+            counted = "SELECT sum(number)::integer FROM usage_minute WHERE kind = 'expired'"
+            assert await asyncio.to_thread(
+                wait_until, lambda: query(database_url, counted) == [(4,)], seconds=20
+            )
+            working.cancel()
+            await asyncio.wait({working})
 
     asyncio.run(scenario())

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.database import Database, Listener
 from headrace.embedded import EmbeddedPostgres
-from headrace.errors import DatabaseUnavailable
+from headrace.errors import DatabaseNotReached
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_all_recovers_after_postgres_was_away(server: EmbeddedPostgres) -> None:
         connected.clear()
 
         await asyncio.to_thread(server.stop)
-        with pytest.raises(DatabaseUnavailable):
+        with pytest.raises(DatabaseNotReached):
             await database.fetch("SELECT 1")
         async with asyncio.timeout(10):
             while listener.connected:

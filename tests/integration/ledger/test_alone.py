@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import msgspec
 import pytest
 from harness.ledger import (
     INTERFACE,
@@ -14,10 +15,12 @@ from harness.ledger import (
     check_ledger,
     elapse,
     make_owner,
+    new_call,
     new_job,
     opened,
     outcome,
     row,
+    start_of,
     state,
     submit_many,
     submit_one,
@@ -28,6 +31,26 @@ from harness.ledger_states import placed
 from headrace.database import Database
 from headrace.ledger.execution import Claimed, Kind, Lane
 from headrace.ledger.submission import submit
+
+
+def test_what_was_lost_with_its_process_on_the_direct_path_is_alone_as_a_job(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as database:
+            runner, owner = Runner(database), await make_owner(database)
+            lost = new_job(owner, attempt=1, charged=1, alone=True)
+            others = [new_job(owner, attempt=1, charged=1), new_job(owner)]
+            call = new_call(owner, attempt=2, alone=True)
+            await submit(database, [others[0], lost, others[1]])
+            await submit(database, [msgspec.structs.replace(others[1], alone=True, attempt=1)])  # a replay
+            await runner.hand_over(call)
+            await check_ledger(database)
+            await runner.end(start_of(call), "returned")
+            jobs = await check_ledger(database)
+            assert {job_id for job_id, job in jobs.items() if job["alone"]} == {lost.job_id, call.job_id}
+            claimed = await runner.claim(9)
+            assert [start.job_id for start in claimed if start.alone] == [call.job_id]
+
+    asyncio.run(scenario())
 
 
 async def next_start(database: Database, runner: Runner, *, function: str = LANE) -> Claimed:

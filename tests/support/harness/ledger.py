@@ -15,8 +15,9 @@ import msgspec
 from headrace.database import Database, Row
 from headrace.domain import FINAL, State
 from headrace.ids import uuid7
-from headrace.ledger import execution, items, reading, submission
+from headrace.ledger import execution, handover, items, reading, submission
 from headrace.ledger.execution import Claimed, Held, Kind, Lane, Outcome, Renewal
+from headrace.ledger.handover import HandedOver, Recorded
 from headrace.ledger.items import Group, Verdict
 from headrace.ledger.submission import NewJob
 
@@ -68,8 +69,13 @@ _ITEMS = (
     "SELECT job_id::text AS job_id, sequence, attempt, number, cardinality(items) AS count, bytes, items"
     " FROM job_items ORDER BY 1, 2"
 )
-_WITH_ITS_PROCESS = ("its process was lost", "its process was killed for another call")
-"""The reasons for which a start ended with its process, while its runner lived to tell."""
+_WITH_ITS_PROCESS = (
+    "its process was lost",
+    "its process was killed for another call",
+    "lost with its process on the direct path",
+    "handed over, running alone",
+)
+"""Of events: a start ended with its process, while its runner lived to tell."""
 
 
 @asynccontextmanager
@@ -101,6 +107,55 @@ def new_job(owner_id: str, **changes: Any) -> NewJob:
     )
     made = msgspec.structs.replace(made, **changes)
     return msgspec.structs.replace(made, digest=made.digest or hashlib.sha256(made.input).digest())
+
+
+def new_call(owner_id: str, **changes: Any) -> HandedOver:
+    """A direct call of the lane `fish` that began to wait 3 s ago and to run 2 s ago."""
+    made = HandedOver(
+        job_id=uuid7(),
+        token=str(uuid.uuid4()),
+        owner_id=owner_id,
+        function=LANE,
+        interface=INTERFACE,
+        input=b"{}",
+        digest=b"",
+        cost=1.0,
+        attempts=2,
+        attempt=1,
+        charged=1,
+        waited_s=1.0,
+        elapsed_s=2.0,
+        remaining_s=600.0,
+        queue_s=60.0,
+    )
+    made = msgspec.structs.replace(made, **changes)
+    return msgspec.structs.replace(made, digest=made.digest or hashlib.sha256(made.input).digest())
+
+
+def submission_of(call: HandedOver, **changes: Any) -> NewJob:
+    """The same call as a gateway submits it that has lost its link to the runner."""
+    had = {"attempt": call.attempt, "charged": call.charged, "attempts": call.attempts, "weight": call.weight}
+    return new_job(
+        call.owner_id, job_id=call.job_id, function=call.function, input=call.input, **had | changes
+    )
+
+
+def start_of(call: HandedOver) -> Claimed:
+    """The start of a call that was handed over, as that of a claimed job."""
+    return Claimed(
+        job_id=call.job_id,
+        token=call.token,
+        attempt=call.attempt,
+        charged=call.charged,
+        function=call.function,
+        input=call.input,
+        owner_id=call.owner_id,
+        remaining_s=call.remaining_s,
+        waited_s=call.waited_s,
+        request_id=call.request_id,
+        traceparent=call.traceparent,
+        alone=call.alone,
+    )
 
 
 async def submit_one(database: Database, owner_id: str, **changes: Any) -> str:
@@ -172,6 +227,15 @@ class Runner:
         """Write what one job has yielded."""
         group = Group(job.job_id, job.token, job.attempt, before, given)
         return (await items.add(self._database, [group]))[job.job_id]
+
+    async def hand_over(self, *calls: HandedOver, claim_id: str | None = None) -> dict[str, Recorded]:
+        return await handover.hand_over(
+            self._database,
+            session_id=self.session_id,
+            claim_id=claim_id or str(uuid.uuid4()),
+            lease_s=self._lease_s,
+            calls=calls,
+        )
 
     async def renew(self, *held: Claimed | Held, claiming: Sequence[str] = ()) -> Renewal:
         return await execution.renew(
@@ -288,7 +352,7 @@ def _is_alone(events: Sequence[Row]) -> bool:
     """Whether nothing may run beside a job, as its events tell."""
     alone = False
     for event in events:
-        if event["state"] == "queued":
+        if event["from_state"] is None or event["state"] == "queued":
             alone = alone_after(event["reason"], alone)
     return alone
 

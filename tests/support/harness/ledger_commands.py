@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from harness.ledger import INTERFACE, LANE, Runner, elapse, row
+from harness.ledger import INTERFACE, LANE, Runner, elapse, new_call, row
 from harness.ledger_states import Placed
 from headrace.database import Database
 from headrace.ids import uuid7
@@ -39,6 +39,19 @@ async def submitted(database: Database, made: Placed) -> str:
 
 async def submitted_with_its_key(database: Database, made: Placed) -> str:
     return (await submit(database, [msgspec.structs.replace(made.job, job_id=uuid7())]))[0].outcome
+
+
+async def handed_over(database: Database, made: Placed) -> str:
+    return await _handed_over(made, made.claimed.token)
+
+
+async def handed_over_otherwise(database: Database, made: Placed) -> str:
+    return await _handed_over(made, str(uuid.uuid4()))
+
+
+async def _handed_over(made: Placed, token: str) -> str:
+    call = new_call(made.job.owner_id, job_id=made.job.job_id, token=token)
+    return (await made.runner.hand_over(call))[made.job.job_id].verdict
 
 
 async def to_be_done_again(database: Database, made: Placed) -> str:
@@ -184,9 +197,11 @@ async def result_pruned(database: Database, made: Placed) -> str:
 
 
 COMMANDS: Final[dict[str, Command]] = {
-    "submit it again": Command("submit_v1", submitted),
-    "submit another with its key": Command("submit_v1", submitted_with_its_key),
-    "submit another that does it again": Command("submit_v1", to_be_done_again),
+    "submit it again": Command("submit_v2", submitted),
+    "submit another with its key": Command("submit_v2", submitted_with_its_key),
+    "submit another that does it again": Command("submit_v2", to_be_done_again),
+    "hand it over again": Command("handover_v1", handed_over),
+    "hand it over under another token": Command("handover_v1", handed_over_otherwise),
     "claim": Command("claim_v1", claimed()),
     "claim, where an execution takes longer than is left": Command("claim_v1", claimed(1e6)),
     "renew": Command("renew_v1", renewed),
@@ -204,14 +219,14 @@ COMMANDS: Final[dict[str, Command]] = {
     "cancel its batch": Command("cancel_batch_v1", cancelled_with_its_batch),
     "cancel many": Command("cancel_jobs_v1", cancelled_with_others),
     "move to another lane": Command("move_v1", moved),
-    "settle, in time": Command("settle_v1", settled(0)),
-    "settle, past a lease": Command("settle_v1", settled(31)),
-    "settle, past a lease while leases don't count": Command("settle_v1", settled(31, reap=False)),
-    "settle, past the queue deadline": Command("settle_v1", settled(50, reap=False)),
-    "settle, past the deadline": Command("settle_v1", settled(100, reap=False)),
-    "read, past a lease": Command("settle_job_v1", read(31)),
-    "read, past the queue deadline": Command("settle_job_v1", read(50)),
-    "read, past the deadline": Command("settle_job_v1", read(100)),
+    "settle, in time": Command("settle_v2", settled(0)),
+    "settle, past a lease": Command("settle_v2", settled(31)),
+    "settle, past a lease while leases don't count": Command("settle_v2", settled(31, reap=False)),
+    "settle, past the queue deadline": Command("settle_v2", settled(50, reap=False)),
+    "settle, past the deadline": Command("settle_v2", settled(100, reap=False)),
+    "read, past a lease": Command("settle_job_v2", read(31)),
+    "read, past the queue deadline": Command("settle_job_v2", read(50)),
+    "read, past the deadline": Command("settle_job_v2", read(100)),
     "reap its runner": Command("reap_session_v1", reaped),
     "reap its runner, which has renewed since": Command("reap_session_v1", reaped_too_late),
     "sweep": Command("sweep_v1", swept),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from harness.ledger import INTERFACE, elapse, new_job, outcome
-from harness.ledger_model import KEY_TTL_S, LANES, RESULT_TTL_S, Model, chosen, output
+from harness.ledger_handovers import Handovers
+from harness.ledger_model import KEY_TTL_S, LANES, RESULT_TTL_S, chosen, output
 from headrace.database import Row
 from headrace.domain import FINAL
 from headrace.ids import uuid7
@@ -22,6 +23,7 @@ from headrace.ledger.batches import NewBatch, Part
 from headrace.ledger.execution import Kind, Lane, Report
 from headrace.ledger.items import Group
 from headrace.ledger.submission import NewJob, submit
+from headrace.usage import storing
 
 KINDS: list[Kind] = ["succeeded", "succeeded", "failed", "retry", "lost", "displaced", "returned"]
 FORGET_AFTER_S = 30.0
@@ -31,6 +33,7 @@ either = st.integers(0, 1)
 place = st.integers(0, 99)
 places = st.lists(place, max_size=3)
 any_lane = st.sampled_from(LANES)
+charged = {"charged": st.integers(1, 2)}
 weights = st.sampled_from([0.25, 1.0, 1.0, 4.0])
 
 COMMANDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
@@ -45,6 +48,10 @@ COMMANDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "submit_again": {"places": places},
     "submit_batch": {"owner": either, "lane": any_lane, "size": st.integers(1, 3)},
     "retry": {"places": places, "fresh": st.booleans()},
+    "hand_over": {"runner": either, "owner": either, "lane": any_lane, "is_heard": st.booleans()} | charged,
+    "hand_over_again": {"places": places},
+    "hand_over_and_submit": {"runner": either, "owner": either, "lane": any_lane, "first": st.booleans()}
+    | charged,
     "cancel": {"place": place, "owner": st.integers(0, 2)},
     "cancel_batch": {"place": place},
     "move": {"places": places, "lane": any_lane},
@@ -67,6 +74,7 @@ COMMANDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "read": {"place": place},
     "sweep": {},
     "prune": {},
+    "add_expired": {},
 }
 OFTEN = ["submit", "renew", "settle", "prune", *["claim", "finish"] * 5]
 command = st.sampled_from([*COMMANDS, *OFTEN]).flatmap(
@@ -74,7 +82,7 @@ command = st.sampled_from([*COMMANDS, *OFTEN]).flatmap(
 )
 
 
-class Machine(Model):
+class Machine(Handovers):
     """A command that is `alone` can be held against the ledger as it was just before."""
 
     @initialize()
@@ -157,7 +165,9 @@ class Machine(Model):
         ended_first = sorted(self.offered.values(), key=lambda job: job.job_id not in self.final)
         originals = chosen(ended_first, places)
         jobs = [
-            msgspec.structs.replace(job, job_id=uuid7(), retry_of=job.job_id, attempts=1, most_waiting=100)
+            msgspec.structs.replace(
+                job, job_id=uuid7(), retry_of=job.job_id, attempts=1, most_waiting=100, attempt=0, charged=0
+            )
             for job in originals
         ]
         if not fresh:  # two at once of the same: the second is a replay
@@ -335,6 +345,9 @@ class Machine(Model):
     async def do_sweep(self, *, alone: bool) -> None:
         swept = await settling.sweep(self.database)
         assert swept == settling.Swept(entries_deleted=0, entries_made=0)
+
+    async def do_add_expired(self, *, alone: bool) -> None:
+        assert await storing.add_expired(self.database, 2) <= 2
 
     async def do_prune(self, *, alone: bool) -> None:
         before = await self.jobs()

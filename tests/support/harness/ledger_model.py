@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +13,7 @@ from harness.ledger import Runner, check_ledger, make_owner, standing
 from headrace.database import Database, Row
 from headrace.domain import FINAL, State
 from headrace.ledger.execution import Claimed
+from headrace.ledger.handover import HandedOver
 from headrace.ledger.submission import NewJob, Receipt
 
 T = TypeVar("T")
@@ -24,7 +26,11 @@ ACCURACY_S = 100.0
 
 _EMPTY = (
     "TRUNCATE job, job_event, job_items, batch, idempotency, lane, lane_owner, owner_load, audit,"
-    " procrastinate_jobs CASCADE"
+    " procrastinate_jobs, usage_expired, usage_minute, usage_changed CASCADE"
+)
+_EXPIRED = (
+    "SELECT function, sum(number)::bigint AS number FROM (SELECT function, number FROM usage_expired"
+    " UNION ALL SELECT function, number FROM usage_minute WHERE kind = 'expired') AS e GROUP BY function"
 )
 _KEYS = "SELECT owner_id::text AS owner_id, function, key, job_id::text AS job_id FROM idempotency"
 _FLOWS = "SELECT lane, owner_id::text AS owner_id, weight, last_tag FROM lane_owner"
@@ -64,6 +70,7 @@ class Model(RuleBasedStateMachine):
         """Jobs, with the starts that they had had before."""
         self.batches: list[str] = []
         self.answers: list[tuple[NewJob, Receipt]] = []
+        self.handed: list[tuple[HandedOver, int]] = []
         self.claims: list[tuple[Claimed, int]] = []
         self.held: list[dict[str, Claimed]] = [{}, {}]
         self.in_flight: list[set[str]] = [set(), set()]
@@ -79,6 +86,8 @@ class Model(RuleBasedStateMachine):
         self.places: dict[str, tuple[str, float]] = {}
         """The lane and the tag of each job."""
         self.was_alone = True
+        self.reserved_in_vain = 0.0
+        """By submissions since the last look whose calls were handed over at that moment."""
 
     def do(self, command: Awaitable[T]) -> T:
         return self.loop.run_until_complete(command)
@@ -155,6 +164,12 @@ class Model(RuleBasedStateMachine):
         self.retries_agree(jobs)
         self.keys_stand_for_one_job(jobs)
         self.time_in_lanes_goes_on(jobs)
+        self.expired_jobs_count_once()
+
+    def expired_jobs_count_once(self) -> None:
+        expired = Counter(row["function"] for row in self.final.values() if row["state"] == "expired")
+        counted = {row["function"]: row["number"] for row in self.do(self.database.fetch(_EXPIRED))}
+        assert counted == expired
 
     def final_jobs_stay(self, jobs: dict[str, Row]) -> None:
         for job_id, row in jobs.items():
@@ -216,6 +231,7 @@ class Model(RuleBasedStateMachine):
         for flow in placed | self.ends_of_flows | ends:
             self.tags_follow_on(flow, placed, now.get(flow.lane, 0.0), ends.get(flow))
         self.virtual = now
+        self.reserved_in_vain = 0.0
         self.ends_of_flows = ends
         self.places = {job_id: (row["function"], row["tag"]) for job_id, row in jobs.items()}
 
@@ -231,10 +247,10 @@ class Model(RuleBasedStateMachine):
             now: the lane's time.
             now_ends: where the flow's last job ends; None for a flow that is forgotten.
         """
-        gap = 0.0
+        gap = self.reserved_in_vain
         if not self.was_alone:  # what came into this lane may have been moved to the other one at once
             others = (flow._replace(lane=lane) for lane in LANES if lane != flow.lane)
-            gap = sum(step(row) for other in others for row in placed.get(other, []))
+            gap += sum(step(row) for other in others for row in placed.get(other, []))
         ends = self.ends_of_flows.get(flow, 0.0)
         earliest = max(ends, self.virtual.get(flow.lane, 0.0))
         for row in sorted(placed.get(flow, []), key=lambda row: row["tag"]):
@@ -243,7 +259,8 @@ class Model(RuleBasedStateMachine):
         if now_ends is None:
             assert ends <= now
         else:
-            assert ends <= now_ends <= (max(ends, now) + gap if gap else ends)
+            # A handover makes a flow begin where its lane is, if it has ended before.
+            assert ends <= now_ends <= max(ends, now) + gap
 
 
 def step(row: Row) -> float:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from headrace import registry
 from headrace.database import Database
 from headrace.domain import Manifest, RunnerInfo, State
-from headrace.ledger import execution, items
+from headrace.ledger import execution, handover, items
 from headrace.ledger.execution import Claimed, Kind, Lane, Outcome, Renewal, Report
+from headrace.ledger.handover import HandedOver
 from headrace.ledger.items import Group
 
 T = TypeVar("T")
@@ -83,6 +84,19 @@ class LedgerRunner:
         """Write what a job has yielded behind so many items."""
         group = Group(job.job_id, job.token, job.attempt, before, given)
         assert self._run(lambda database: items.add(database, [group])) == {job.job_id: "written"}
+
+    def hand_over(self, call: HandedOver) -> None:
+        """Make a direct call a job that this runner holds."""
+        records = self._run(
+            lambda database: handover.hand_over(
+                database,
+                session_id=self.runner_id,
+                claim_id=str(uuid.uuid4()),
+                lease_s=LEASE_S,
+                calls=[call],
+            )
+        )
+        assert records[call.job_id].verdict == "committed"
 
     def renew(self, *held: Claimed) -> Renewal:
         """Renew the leases of all that it holds."""

@@ -14,12 +14,14 @@ import pytest
 from harness.scripted_runner import SECRET, Script, ScriptedRunner, settle
 from headrace.admission import Span
 from headrace.domain import Budget, Cost, Limits, Manifest
+from headrace.gateway.asked import Asked, Record
 from headrace.gateway.call_stream import CallStream
-from headrace.gateway.calling import Asked, Caller
+from headrace.gateway.calling import Caller
+from headrace.gateway.handover import Recorded
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import Problem
 from headrace.gateway.runners import RunnerLinks
-from headrace.link.frames import Call, Error, Lost, Refused, Result, Service
+from headrace.link.frames import Call, Error, Handover, Lost, Refused, Result, Service
 
 _ids = itertools.count()
 
@@ -67,8 +69,21 @@ def asked(
     )
 
 
-def result(call: Call, output: bytes = b"{}") -> Result:
-    return Result(call.job_id, output, call.attempt, 1.5, 2.5)
+def flexible(
+    attempts: int = 1,
+    hold: float = 10,
+    total: float = 100,
+    receive: Any = stays,
+    stream: CallStream | None = None,
+) -> Asked:
+    """A call whose client takes a job for an answer."""
+    call = asked(attempts, hold, total, receive, stream)
+    call.may_be_job, call.record = True, Record("key", 3.5, 2.0, 60.0)
+    return call
+
+
+def result(call: Call | Handover, output: bytes = b"{}") -> Result:
+    return Result(call.job_id, output, getattr(call, "attempt", 1), 1.5, 2.5)
 
 
 def error(call: Call, category: str = "function-failed", *, retryable: bool = False) -> Error:
@@ -95,6 +110,10 @@ def in_turn(*answers: Callable[[Call], Any]) -> Script:
     return script
 
 
+async def _unasked(job_id: str, owner_id: str) -> bool:
+    raise AssertionError(f"the ledger was asked for {job_id} of {owner_id}")
+
+
 class Site:
     def __init__(self, caller: Caller, runners: list[ScriptedRunner], metrics: GatewayMetrics) -> None:
         self.caller = caller
@@ -106,15 +125,34 @@ class Site:
         return [call for runner in self.runners for call in runner.calls]
 
     def restarts(self) -> float:
-        return self.metrics.registry.get_sample_value("headrace_call_restarts_total") or 0.0
+        return self.counted("headrace_call_restarts_total")
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 @asynccontextmanager
-async def site(folder: Path, *scripts: Script, slots: int = 4) -> AsyncIterator[Site]:
-    """A gateway's caller linked to one scripted runner for each script."""
+async def site(
+    folder: Path,
+    *scripts: Script,
+    slots: int = 4,
+    on_handover: Callable[[Handover], Any] | None = None,
+    away: Callable[[], float] = lambda: 0.0,
+    recorded: Recorded | None = None,
+) -> AsyncIterator[Site]:
+    """A gateway's caller linked to one scripted runner for each script.
+
+    Args:
+        folder: for their sockets.
+        scripts: what they do with calls.
+        slots: of each.
+        on_handover: what they do when they are asked to record a call; None: they take no handover.
+        away: for how long Postgres has been silent.
+        recorded: what the ledger knows; None: it must not be asked.
+    """
     links, metrics = RunnerLinks(), GatewayMetrics()
     runners = [
-        ScriptedRunner(f"unix:{folder}/{number}", script, [Service("echo", "1234", slots)])
+        ScriptedRunner(f"unix:{folder}/{number}", script, [Service("echo", "1234", slots)], on_handover)
         for number, script in enumerate(scripts)
     ]
     try:
@@ -124,7 +162,7 @@ async def site(folder: Path, *scripts: Script, slots: int = 4) -> AsyncIterator[
         async with asyncio.timeout(10):
             while links.count() < len(runners):
                 assert await links.next_change(10)
-        yield Site(Caller(links, metrics), runners, metrics)
+        yield Site(Caller(links, metrics, away, recorded or _unasked), runners, metrics)
     finally:
         links.close()
         for runner in runners:

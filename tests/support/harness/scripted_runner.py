@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.domain import RunnerInfo
 from headrace.link.address import Address
-from headrace.link.frames import Call, Credit, Frame, Ping, Pong, Service, Stop
+from headrace.link.frames import Call, Credit, Frame, Handover, Ping, Pong, Service, Stop
 from headrace.link.handshake import RunnerHandshake
 from headrace.link.stream import FrameStream
 
@@ -28,12 +28,20 @@ class ScriptedRunner:
         address: where it listens.
         script: what it does with a call.
         services: what it says that it serves.
+        on_handover: what it does when it is asked to record a call; None: it says that it takes no handover.
     """
 
-    def __init__(self, address: str, script: Script, services: Iterable[Service]) -> None:
+    def __init__(
+        self,
+        address: str,
+        script: Script,
+        services: Iterable[Service],
+        on_handover: Callable[[Handover], Any] | None = None,
+    ) -> None:
         self.runner_id = str(uuid.uuid4())
         self.script = script
         self.services = tuple(services)
+        self.on_handover = on_handover
         self.calls: list[Call] = []
         self.heard: asyncio.Queue[Frame] = asyncio.Queue()
         self.refused: list[Exception] = []
@@ -61,7 +69,12 @@ class ScriptedRunner:
         self._server, self._address = await self._address.listen(
             lambda: (
                 RunnerHandshake(
-                    self.secret, self.runner_id, lambda: self.services, self._open, self.refused.append
+                    self.secret,
+                    self.runner_id,
+                    lambda: self.services,
+                    self._open,
+                    self.refused.append,
+                    hands_over=self.on_handover is not None,
                 ).stream
             )
         )
@@ -105,6 +118,8 @@ class ScriptedRunner:
             case Call():
                 self.calls.append(frame)
                 self._answer(stream, self.script(frame))
+            case Handover() if self.on_handover is not None:
+                self._answer(stream, self.on_handover(frame))
             case Stop() | Pong() | Credit():
                 pass
             case _:

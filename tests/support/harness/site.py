@@ -261,10 +261,11 @@ class Site:
     def get(self, path: str, **headers: str) -> httpx2.Response:
         return self.client.get(path, headers=self.headers(**headers))
 
-    def at_once(self, calls: Sequence[tuple[str, Any]]) -> list[httpx2.Response]:
+    def at_once(self, calls: Sequence[tuple[str, Any]], **headers: str) -> list[httpx2.Response]:
         """The answers of calls that are made at the same time."""
         with ThreadPoolExecutor(len(calls)) as threads:
-            return [future.result() for future in [threads.submit(self.call, *call) for call in calls]]
+            futures = [threads.submit(self.call, *call, **headers) for call in calls]
+            return [future.result() for future in futures]
 
     @contextlib.contextmanager
     def calling(self, *calls: tuple[str, Any], **headers: str) -> Iterator[list[Future[httpx2.Response]]]:

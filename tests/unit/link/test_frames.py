@@ -85,7 +85,7 @@ def test_the_wire_names_of_version_1() -> None:
     """What an installed peer sends and reads; a change here breaks it."""
     assert frames.VERSION == 1
     assert {kind.__struct_config__.tag: kind.__struct_fields__ for kind in KINDS} == {
-        "HELLO": ("version", "nonce", "proof", "runner_id", "services"),
+        "HELLO": ("version", "nonce", "proof", "runner_id", "services", "hands_over"),
         "PING": (),
         "PONG": ("loads", "draining", "degraded", "means", "capacity"),
         "CALL": (
@@ -114,7 +114,10 @@ def test_the_wire_names_of_version_1() -> None:
         ),
         "LOST": ("job_id", "attempt", "charged", "load", "suspect"),
         "DUPLICATE": ("job_id", "original_id"),
-        "HANDOVER": ("job_id",),
+        "HANDOVER": (
+            *("job_id", "key_id", "digest", "cost", "weight", "queue_s", "charged"),
+            "accepted_ms",
+        ),
         "HANDED": ("job_id", "withdrawn"),
         "FENCED": ("job_id",),
         "STOP": ("job_id",),

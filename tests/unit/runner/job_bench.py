@@ -8,21 +8,26 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from bench import MODULES, Bench
 
 from gpu_runner.jobs.feed import JobFeed
 from gpu_runner.jobs.finishing import Finishing
+from gpu_runner.jobs.handover import Handovers
 from gpu_runner.jobs.held import HeldJobs
 from gpu_runner.jobs.leases import ClaimIds, Leases
 from gpu_runner.jobs.reporting import Reporting
 from gpu_runner.jobs.streaming import Streaming
 from headrace.domain import State
 from headrace.ledger.execution import Claimed, Held, Lane, Outcome, Renewal, Report
+from headrace.ledger.handover import HandedOver, Recorded
 from headrace.ledger.items import Group, Verdict
 
 _ids = itertools.count()
+_LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 STATES: dict[str, State] = {"succeeded": "succeeded", "failed": "failed"}
 
 
@@ -46,9 +51,20 @@ def a_job(
     )
 
 
+@dataclass
+class Row:
+    """A job that was handed over, as far as the ledger decides by it."""
+
+    token: str
+    state: State = "running"
+    writes: int = 0
+
+
 class ScriptedLedger:
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
+        self.rows: dict[str, Row] = {}
+        self.handovers: list[tuple[str, list[HandedOver]]] = []
         self.waiting: defaultdict[str, deque[Claimed]] = defaultdict(deque)
         self.claims: list[tuple[str, list[Lane], list[int]]] = []
         self.most_alone: list[int] = []  # by claim
@@ -65,7 +81,8 @@ class ScriptedLedger:
         self.trouble: dict[str, Callable[[Any], Exception | None]] = {}
         self.open = defaultdict(asyncio.Event)  # by command: closed gates hold it up
         self.asked = asyncio.Condition()
-        for command in ("claim", "renew", "finish", "progress", "add_items", "next_due"):
+        commands = ("claim", "renew", "finish", "progress", "add_items", "next_due", "hand_over", "reply")
+        for command in commands:
             self.open[command].set()
 
     async def _pass(self, command: str, what: Any = None) -> None:
@@ -117,10 +134,38 @@ class ScriptedLedger:
         await self._pass("finish", outcomes)
         self.batches.append(list(outcomes))
         return {
-            outcome.job_id: STATES.get(outcome.kind, "queued")
-            for outcome in outcomes
-            if outcome.job_id not in self.fenced
+            outcome.job_id: STATES.get(outcome.kind, "queued") for outcome in outcomes if self._takes(outcome)
         }
+
+    def _takes(self, outcome: Outcome) -> bool:
+        row = self.rows.get(outcome.job_id)
+        if row is None:
+            is_handed_over = any(one.token == outcome.token for _, calls in self.handovers for one in calls)
+            return not is_handed_over and outcome.job_id not in self.fenced
+        if row.token != outcome.token or row.state not in ("running", "cancel_requested"):
+            return False
+        row.state = STATES.get(outcome.kind, "queued")
+        row.writes += 1
+        return True
+
+    async def hand_over(self, claim_id: str, calls: Sequence[HandedOver]) -> dict[str, Recorded]:
+        self.handovers.append((claim_id, list(calls)))
+        await self._pass("hand_over", calls)
+        for call in calls:
+            self.rows.setdefault(call.job_id, Row(call.token))
+        await self._pass("reply", calls)
+        return {call.job_id: self._recorded(call) for call in calls}
+
+    def _recorded(self, call: HandedOver) -> Recorded:
+        row = self.rows[call.job_id]
+        return Recorded(
+            job_id=call.job_id,
+            verdict="committed" if row.token == call.token else "fenced",
+            state=row.state,
+            created_at=_LONG_AGO,
+            queue_deadline_at=_LONG_AGO,
+            deadline_at=_LONG_AGO,
+        )
 
     async def progress(self, reports: Sequence[Report]) -> None:
         await self._pass("progress", reports)
@@ -161,6 +206,11 @@ class JobBench(Bench):
         self.feed = JobFeed(
             self.ledger, self.supervisor, interfaces, self.held, self.leases, self.claim_ids, metrics
         )
+        self.handovers = Handovers(
+            self.ledger, self.supervisor, self.held, self.leases, self.claim_ids, metrics
+        )
+        self.supervisor.on_handover = self.handovers.record
+        self.leases.on_guard = self.handovers.guard
         self.tasks: list[asyncio.Task[Any]] = []
 
     def begin(self, *works: str) -> None:
@@ -171,6 +221,8 @@ class JobBench(Bench):
             "finish": lambda: self.finishing.run(self.held),
             "report": self.reporting.run,
             "stream": self.streaming.run,
+            "hand over": self.handovers.run,
+            "settle": self.handovers.settling.run,
         }
         self.tasks += [asyncio.create_task(all_works[name]()) for name in works]
 

@@ -1,0 +1,88 @@
+"""Ends of calls whose callers know them, though the ledger may have a running job of each, or get it yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from gpu_runner.clock import boot_time
+from gpu_runner.jobs.session import Ledger
+from gpu_runner.metrics import RunnerMetrics
+from headrace.errors import DatabaseError
+from headrace.ledger.execution import Outcome
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S: Final = 1.0
+
+
+class Unsettled(NamedTuple):
+    """How a call has ended whose handover wasn't answered.
+
+    Args:
+        function: the call's.
+        outcome: what the ledger is told, should it have the job.
+        claim_id: of the transaction that may have recorded it.
+        until: the `boot_time` from which on nothing can come of that transaction any more.
+    """
+
+    function: str
+    outcome: Outcome
+    claim_id: str
+    until: float
+
+
+class Settling:
+    """Tells the ledger of such ends again and again, until it has taken them or surely never had the jobs.
+
+    Nothing is recorded anew here: a job that the ledger hasn't got isn't wanted any more.
+
+    Args:
+        ledger: that may have them.
+        on_settled: called with the claim's id of each that is through.
+        metrics: where the ends that the ledger takes are counted.
+    """
+
+    def __init__(self, ledger: Ledger, on_settled: Callable[[str], None], metrics: RunnerMetrics) -> None:
+        self._ledger = ledger
+        self._on_settled = on_settled
+        self._metrics = metrics
+        self._unsettled: dict[str, Unsettled] = {}  # by token
+        self._any = asyncio.Event()
+
+    def add(self, end: Unsettled) -> None:
+        """Have one settled."""
+        self._unsettled[end.outcome.token] = end
+        self._any.set()
+
+    def count(self) -> int:
+        """How many aren't."""
+        return len(self._unsettled)
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        while True:
+            await self._any.wait()
+            for end in list(self._unsettled.values()):
+                await self._settle(end)
+            if self._unsettled:
+                await asyncio.sleep(LOOK_AGAIN_S)
+            else:
+                self._any.clear()
+
+    async def _settle(self, end: Unsettled) -> None:
+        job_id = end.outcome.job_id
+        is_last = boot_time() >= end.until
+        try:
+            states = await self._ledger.finish([end.outcome])  # one by one: Postgres may refuse one of them
+        except DatabaseError as error:
+            log.debug("the end of job %s, which may not be there, can't be recorded yet: %s", job_id, error)
+            return
+        if job_id in states:
+            self._metrics.finished(end.function, end.outcome.kind)
+        elif not is_last:
+            return
+        del self._unsettled[end.outcome.token]
+        self._on_settled(end.claim_id)

@@ -1,0 +1,95 @@
+"""The problems that a call on the direct path can end with."""
+
+from __future__ import annotations
+
+from headrace import pools
+from headrace.admission import retry_after
+from headrace.gateway.asked import Asked
+from headrace.gateway.problem_kinds import KINDS
+from headrace.gateway.problems import Problem
+from headrace.link.frames import Error
+
+
+def out_of_time(asked: Asked, *, held: bool = True) -> Problem:
+    """For a call that hadn't ended when its hold ended, or its deadline passed.
+
+    Args:
+        asked: the call.
+        held: whether its hold is what ended.
+    """
+    if not held or asked.span.hold >= asked.span.total:
+        return Problem("deadline-exceeded", f"The call was not finished within its {asked.span.total:g} s.")
+    return Problem(
+        "hold-exceeded",
+        f"The call was not finished within the {asked.span.hold:g} s for which its connection may be held.",
+    )
+
+
+def unreachable(asked: Asked, remaining_s: float, expected_s: float) -> Problem:
+    """For a call that isn't sent, as less is left until its deadline than half of the executions take."""
+    return Problem(
+        "deadline-unreachable",
+        f"{remaining_s:.3g} s are left until the deadline, and {asked.manifest.name} takes about "
+        f"{expected_s:.3g} s. The call was not started.",
+    )
+
+
+def worker_lost(asked: Asked) -> Problem:
+    """For a call that no start is left for, or that no runner could start again."""
+    starts = asked.starts
+    if asked.has_items:
+        detail = "The stream was cut off, as the process that ran the call ended"
+        detail += "; a stream isn't started again after its first item."
+        return Problem("worker-lost", detail, attempt=starts)
+    when = "its only start" if starts == 1 else f"each of its {starts} starts"
+    detail = f"The process that ran the call ended unexpectedly at {when}."
+    if asked.attempt > starts:
+        detail += " No runner could start it again in time."
+    return Problem("worker-lost", detail, attempt=starts)
+
+
+def failed(error: Error, asked: Asked) -> Problem:
+    """For a call that failed and isn't tried again."""
+    if error.category == "invalid-input":
+        errors = [{"path": path, "message": message} for path, message in error.errors]
+        return Problem("invalid-input", error.message, errors=errors)
+    if error.retryable:
+        return Problem("attempts-exhausted", error.message, attempt=asked.attempt)
+    code = error.category if error.category in KINDS else "function-failed"
+    return Problem(code, error.message, attempt=asked.attempt)
+
+
+def no_room(asked: Asked) -> Problem:
+    """For a call that every runner refused: of several reasons the one that ends first."""
+    if asked.was_lost:
+        return worker_lost(asked)
+    if not asked.refusals:
+        whose = f"{_whose(asked)} that serves {asked.manifest.name}"
+        return Problem("no-runner", f"No runner{whose} is connected.")
+    refusal = min(asked.refusals.values(), key=lambda refusal: refusal.retry_after_s)
+    headers = {"Retry-After": str(retry_after(refusal.retry_after_s))}
+    match refusal.reason:
+        case "full":
+            return Problem("busy", headers=headers)
+        case "cold":
+            return Problem("busy", "The function's process is starting.", headers=headers)
+        case "degraded":
+            return degraded(asked, refusal.retry_after_s)
+        case _:
+            return Problem(
+                "no-runner", f"The runner of {asked.manifest.name} takes no calls.", headers=headers
+            )
+
+
+def degraded(asked: Asked, retry_after_s: float) -> Problem:
+    """For a call of a function that no runner can run at present; why is for its operator to see."""
+    detail = f"A runner serves {asked.manifest.name} but could not load what it needs, such as its model."
+    return Problem("function-degraded", detail, headers={"Retry-After": str(retry_after(retry_after_s))})
+
+
+def _whose(asked: Asked) -> str:
+    """Which runners serve the function, where not all do by default."""
+    pool = asked.manifest.pool
+    if pool == pools.DEFAULT:
+        return ""
+    return f" with labels {pool}" if "=" in pool else f" of pool {pool}"
