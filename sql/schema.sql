@@ -69,6 +69,38 @@ CREATE TYPE public.procrastinate_job_to_defer_v1 AS (
 
 
 --
+-- Name: add_expired_v1(integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.add_expired_v1(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_rows usage_expired[] := ARRAY(
+        SELECT w FROM usage_expired w ORDER BY w.id LIMIT p_limit FOR UPDATE SKIP LOCKED);
+BEGIN
+    -- First of all, and in the order of add_usage_v1, for the same reasons.
+    INSERT INTO usage_changed AS c (hour)
+    SELECT DISTINCT date_trunc('hour', n.at, 'UTC') AS hour FROM unnest(v_rows) AS n ORDER BY hour
+    ON CONFLICT (hour) DO UPDATE SET hour = excluded.hour;
+    INSERT INTO usage_minute AS u (at, function, kind, reason, device, cost, number, total, buckets)
+    SELECT b.at, b.function, 'expired', 'queue-deadline-exceeded', '', b.cost, sum(b.number), sum(b.total),
+        jsonb_object_agg(b.bucket, b.number)
+    FROM (
+        SELECT n.at, n.function, n.cost, n.bucket, sum(n.number) AS number, sum(n.total) AS total
+        FROM unnest(v_rows) AS n GROUP BY n.at, n.function, n.cost, n.bucket
+    ) AS b
+    GROUP BY b.at, b.function, b.cost ORDER BY b.at, b.function, b.cost
+    ON CONFLICT (at, function, kind, reason, device, cost) DO UPDATE
+    SET number = u.number + excluded.number, total = u.total + excluded.total,
+        buckets = merge_buckets_v1(u.buckets, excluded.buckets);
+    DELETE FROM usage_expired w USING unnest(v_rows) AS n WHERE w.id = n.id;
+    RETURN cardinality(v_rows);
+END;
+$$;
+
+
+--
 -- Name: add_items_v1(uuid[], uuid[], integer[], integer[], integer[], bytea[]); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -446,6 +478,20 @@ $$;
 
 
 --
+-- Name: change_intake_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.change_intake_v1() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    LOCK TABLE intake IN SHARE ROW EXCLUSIVE MODE; -- whoever reads goes on
+    PERFORM pg_notify('headrace_registry', 'intake');
+END;
+$$;
+
+
+--
 -- Name: claim_v1(uuid, uuid, text[], text[], integer[], double precision[], integer[], double precision, integer); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -695,6 +741,18 @@ $$;
 
 
 --
+-- Name: cost_bucket_v1(double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.cost_bucket_v1(p_cost double precision) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE WHEN p_cost <= 0 THEN 0 WHEN p_cost >= 1::bigint << 40 THEN 1::bigint << 40
+        ELSE 1::bigint << length(ltrim((ceil(p_cost)::bigint - 1)::bit(40)::text, '0')) END
+$$;
+
+
+--
 -- Name: count_backlogs_v1(boolean); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -869,6 +927,41 @@ $$;
 
 
 --
+-- Name: expire_v2(uuid[], text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.expire_v2(p_ids uuid[], p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    DELETE FROM procrastinate_jobs e USING job j WHERE j.id = ANY (p_ids) AND e.id = j.entry_id;
+    WITH ended AS (
+        UPDATE job j SET state = 'expired', sequence = j.sequence + 1, entry_id = NULL, due_at = NULL,
+            finished_at = v_now, settle_at = NULL, error_category = 'queue-deadline-exceeded',
+            error_message = 'The job could not be started within the time that it may wait.'
+        WHERE j.id = ANY (p_ids)
+        RETURNING j.id, j.sequence, j.attempt, j.function, j.cost,
+            greatest(0, extract(epoch FROM v_now - j.created_at))::double precision AS waited_s
+    ), noted AS (
+        INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+        SELECT n.id, n.sequence, v_now, 'queued', 'expired', n.attempt, p_actor, 'its queue deadline passed'
+        FROM ended n
+    )
+    INSERT INTO usage_expired (at, function, cost, bucket, number, total)
+    SELECT date_trunc('minute', v_now, 'UTC'), n.function, cost_bucket_v1(n.cost),
+        value_bucket_v1(n.waited_s), count(*), sum(n.waited_s)
+    FROM ended n GROUP BY 2, 3, 4;
+    PERFORM tell_waiters_v1(p_ids);
+END;
+$$;
+
+
+--
 -- Name: fill_batch_v1(uuid, integer, text, uuid[], bytea[], bytea[], double precision[], double precision, double precision, integer, double precision, double precision, text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1016,6 +1109,100 @@ BEGIN
         SELECT id FROM gateway WHERE seen_at < v_now - interval '1 minute' FOR UPDATE SKIP LOCKED
     );
     RETURN (SELECT count(*) FROM gateway WHERE seen_at > v_now - interval '10 seconds');
+END;
+$$;
+
+
+--
+-- Name: handover_v1(uuid, uuid, uuid[], uuid[], uuid[], uuid[], text[], text[], bytea[], bytea[], double precision[], double precision[], integer[], integer[], integer[], boolean[], double precision[], double precision[], double precision[], double precision[], text[], text[], double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.handover_v1(p_session_id uuid, p_claim_id uuid, p_ids uuid[], p_tokens uuid[], p_owner_ids uuid[], p_key_ids uuid[], p_functions text[], p_interfaces text[], p_inputs bytea[], p_digests bytea[], p_costs double precision[], p_weights double precision[], p_attempts integer[], p_attempt integer[], p_charged integer[], p_alone boolean[], p_waited_s double precision[], p_elapsed_s double precision[], p_remaining_s double precision[], p_queue_s double precision[], p_request_ids text[], p_traceparents text[], p_lease_s double precision) RETURNS TABLE(job_id uuid, verdict text, state text, created_at timestamp with time zone, queue_deadline_at timestamp with time zone, deadline_at timestamp with time zone)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    SET lock_timeout TO '2s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_lease_until timestamptz := v_now + make_interval(secs => p_lease_s);
+    v_tags double precision[] := array_fill(0::double precision, ARRAY[cardinality(p_ids)]);
+    v_new integer[];
+    v_owners uuid[];
+    v_tag double precision;
+    v_found record;
+    n integer;
+BEGIN
+    -- Jobs before flows, as everywhere.
+    WITH known AS (
+        SELECT j.id FROM unnest(p_ids, p_tokens) AS u (id, token) JOIN job j ON j.id = u.id
+        WHERE j.token = u.token AND j.session_id = p_session_id ORDER BY j.id FOR NO KEY UPDATE OF j
+    )
+    UPDATE job j SET lease_expires_at = v_lease_until, settle_at = least(v_lease_until, j.deadline_at)
+    FROM known k WHERE j.id = k.id;
+
+    SELECT array_agg(u.n ORDER BY u.id) INTO v_new FROM unnest(p_ids) WITH ORDINALITY AS u (id, n)
+    WHERE NOT EXISTS (SELECT FROM job j WHERE j.id = u.id);
+    -- Whoever submits the same call at this moment waits for this, or this for them, at the row of its flow:
+    -- in one order everywhere. The flow isn't moved on: what runs takes nobody's turn. Should the job have to
+    -- wait for another start, it has the place of one that is claimed now.
+    FOR v_found IN
+        SELECT p_functions[a.n] AS function, p_owner_ids[a.n] AS owner_id, p_weights[a.n] AS weight,
+            array_agg(a.n) AS numbers
+        FROM unnest(v_new) AS a (n) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+    LOOP
+        PERFORM reserve_tags_v1(v_found.function, v_found.owner_id, v_found.weight, 0);
+        SELECT l.virtual_time INTO STRICT v_tag FROM lane l WHERE l.name = v_found.function;
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_tags[n] := v_tag;
+        END LOOP;
+    END LOOP;
+
+    WITH made AS (
+        INSERT INTO job (
+            id, owner_id, key_id, function, interface, digest, input, request_id, traceparent,
+            state, attempt, charged, attempts, alone, token, session_id, claim_id, lease_expires_at,
+            cost, weight, tag, created_at, queue_deadline_at, deadline_at, queued_at,
+            first_started_at, started_at, settle_at, waited_s)
+        SELECT p_ids[t.n], p_owner_ids[t.n], p_key_ids[t.n], p_functions[t.n], p_interfaces[t.n],
+            p_digests[t.n], p_inputs[t.n], p_request_ids[t.n], p_traceparents[t.n],
+            'running', p_attempt[t.n], p_charged[t.n], p_attempts[t.n], p_alone[t.n], p_tokens[t.n],
+            p_session_id, p_claim_id, v_lease_until, p_costs[t.n], p_weights[t.n], v_tags[t.n], t.created_at,
+            least(t.created_at + make_interval(secs => p_queue_s[t.n]), t.deadline_at), t.deadline_at,
+            t.created_at, t.started_at, t.started_at, least(v_lease_until, t.deadline_at),
+            greatest(p_waited_s[t.n], 0)
+        FROM (
+            SELECT s.n, s.started_at,
+                s.started_at - make_interval(secs => greatest(p_waited_s[s.n], 0)) AS created_at,
+                v_now + make_interval(secs => greatest(p_remaining_s[s.n], 0)) AS deadline_at
+            FROM (
+                SELECT a.n, v_now - make_interval(secs => greatest(p_elapsed_s[a.n], 0)) AS started_at
+                FROM unnest(v_new) AS a (n)
+            ) AS s
+        ) AS t ORDER BY p_ids[t.n]
+        ON CONFLICT (id) DO NOTHING
+        RETURNING job.id, job.attempt, job.alone, job.owner_id
+    ), noted AS (
+        INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+        SELECT m.id, 1, v_now, NULL, 'running', m.attempt, 'runner:' || p_session_id,
+            CASE WHEN m.alone THEN 'handed over, running alone' ELSE 'handed over' END
+        FROM made m
+    ) SELECT array_agg(m.owner_id) INTO v_owners FROM made m;
+    FOR v_found IN
+        SELECT u.owner_id, count(*) AS made FROM unnest(v_owners) AS u (owner_id)
+        GROUP BY u.owner_id ORDER BY u.owner_id
+    LOOP
+        UPDATE owner_load o SET unfinished = o.unfinished + v_found.made
+        WHERE o.owner_id = v_found.owner_id;
+    END LOOP;
+
+    RETURN QUERY
+    SELECT j.id, CASE WHEN j.token = u.token THEN 'committed' ELSE 'fenced' END, j.state, j.created_at,
+        j.queue_deadline_at, j.deadline_at
+    FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS u (id, token, n) JOIN job j ON j.id = u.id
+    ORDER BY u.n;
 END;
 $$;
 
@@ -1348,6 +1535,30 @@ BEGIN
     INSERT INTO owner_load AS o (owner_id, unfinished)
     SELECT p_owner_id, v_count WHERE v_kept IS NULL ON CONFLICT DO NOTHING;
     RETURN v_count;
+END;
+$$;
+
+
+--
+-- Name: pause_v1(text, text, double precision, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.pause_v1(p_function text, p_reason text, p_retry_after_s double precision, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF p_function <> '' AND NOT EXISTS (SELECT FROM function f WHERE f.name = p_function) THEN
+        RETURN false;
+    END IF;
+    PERFORM change_intake_v1();
+    INSERT INTO intake (function, open, reason, retry_after_s, changed_at, changed_by)
+    VALUES (p_function, false, p_reason, p_retry_after_s, clock_timestamp(), p_actor)
+    ON CONFLICT (function) DO UPDATE SET open = false, reason = excluded.reason,
+        retry_after_s = excluded.retry_after_s, changed_at = excluded.changed_at,
+        changed_by = excluded.changed_by;
+    PERFORM audit_v1(p_actor, 'intake.pause', coalesce(nullif(p_function, ''), '*'), jsonb_strip_nulls(
+        jsonb_build_object('reason', nullif(p_reason, ''), 'retry_after_s', p_retry_after_s)));
+    RETURN true;
 END;
 $$;
 
@@ -2493,6 +2704,42 @@ $$;
 
 
 --
+-- Name: resume_v1(text, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.resume_v1(p_function text, p_actor text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_site_is_off boolean;
+    v_is_off boolean;
+BEGIN
+    IF p_function <> '' AND NOT EXISTS (SELECT FROM function f WHERE f.name = p_function) THEN
+        RETURN 'unknown-function';
+    END IF;
+    PERFORM change_intake_v1();
+    v_site_is_off := EXISTS (SELECT FROM intake i WHERE i.function = '');
+    SELECT NOT i.open INTO v_is_off FROM intake i WHERE i.function = p_function;
+    IF NOT coalesce(v_is_off, v_site_is_off) THEN
+        RETURN 'was-on';
+    END IF;
+    IF p_function = '' THEN
+        DELETE FROM intake i WHERE i.function = '' OR i.open;
+    ELSIF v_site_is_off THEN
+        INSERT INTO intake (function, open, reason, changed_at, changed_by)
+        VALUES (p_function, true, '', clock_timestamp(), p_actor)
+        ON CONFLICT (function) DO UPDATE SET open = true, reason = '', retry_after_s = NULL,
+            changed_at = excluded.changed_at, changed_by = excluded.changed_by;
+    ELSE
+        DELETE FROM intake i WHERE i.function = p_function;
+    END IF;
+    PERFORM audit_v1(p_actor, 'intake.resume', coalesce(nullif(p_function, ''), '*'), '{}');
+    RETURN 'resumed';
+END;
+$$;
+
+
+--
 -- Name: retire_function_v1(text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2742,6 +2989,25 @@ $$;
 
 
 --
+-- Name: settle_job_v2(uuid, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.settle_job_v2(p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_job job;
+BEGIN
+    -- Whoever has it locked moves it on; a reader doesn't wait for that.
+    SELECT j.* INTO v_job FROM job j
+    WHERE j.id = p_id AND j.settle_at <= clock_timestamp() FOR UPDATE SKIP LOCKED;
+    -- Leases are maintenance's: it knows whether runners could renew them.
+    RETURN FOUND AND settle_one_v2(v_job, false, p_actor) IS NOT NULL;
+END;
+$$;
+
+
+--
 -- Name: settle_one_v1(public.job, boolean, text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2756,6 +3022,42 @@ BEGIN
     END IF;
     IF p_job.state = 'queued' AND p_job.attempt = 0 THEN
         PERFORM expire_v1(ARRAY[p_job.id], p_actor);
+        RETURN 'expired';
+    END IF;
+    IF p_job.deadline_at <= v_now THEN
+        IF p_job.session_id IS NOT NULL THEN
+            PERFORM pg_notify(cancel_channel_v1(p_job.session_id), p_job.id::text);
+        END IF;
+        IF p_job.state = 'cancel_requested' THEN
+            RETURN conclude_cancelled_v1(p_job, p_actor, 'its deadline passed');
+        END IF;
+        RETURN conclude_v1(p_job, 'failed', 'deadline-exceeded', 'The job was not finished at its deadline.',
+            NULL, p_actor, 'its deadline passed');
+    END IF;
+    IF NOT p_reap THEN
+        RETURN NULL;
+    END IF;
+    RETURN lost_start_v1(p_job, 'reaped', 'worker-lost', 'The process that ran the job was lost.', p_actor,
+        'the lease of runner ' || p_job.session_id || ' ran out');
+END;
+$$;
+
+
+--
+-- Name: settle_one_v2(public.job, boolean, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.settle_one_v2(p_job public.job, p_reap boolean, p_actor text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    IF p_job.settle_at IS NULL OR p_job.settle_at > v_now THEN
+        RETURN NULL;
+    END IF;
+    IF p_job.state = 'queued' AND p_job.attempt = 0 THEN
+        PERFORM expire_v2(ARRAY[p_job.id], p_actor);
         RETURN 'expired';
     END IF;
     IF p_job.deadline_at <= v_now THEN
@@ -2811,6 +3113,50 @@ BEGIN
         ORDER BY j.settle_at LIMIT p_limit FOR UPDATE SKIP LOCKED
     LOOP
         v_state := settle_one_v1(v_job, coalesce(v_job.settle_at <= p_reap_until, false), p_actor);
+        expired := expired + (v_state IS NOT DISTINCT FROM 'expired')::integer;
+        failed := failed + (v_state IS NOT DISTINCT FROM 'failed')::integer;
+        cancelled := cancelled + (v_state IS NOT DISTINCT FROM 'cancelled')::integer;
+        requeued := requeued + (v_state IS NOT DISTINCT FROM 'queued')::integer;
+    END LOOP;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: settle_v2(text, timestamp with time zone, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.settle_v2(p_actor text, p_reap_until timestamp with time zone, p_limit integer) RETURNS TABLE(now timestamp with time zone, expired integer, failed integer, cancelled integer, requeued integer)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[];
+    v_job job;
+    v_state text;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('headrace.settle', 0)) THEN
+        RETURN;
+    END IF;
+    SELECT v_now, 0, 0, 0, 0 INTO now, expired, failed, cancelled, requeued;
+    SELECT array_agg(d.id), count(*) INTO v_ids, expired FROM (
+        SELECT j.id FROM job j WHERE j.settle_at <= v_now AND j.state = 'queued' AND j.attempt = 0
+        ORDER BY j.settle_at LIMIT p_limit FOR UPDATE SKIP LOCKED) AS d;
+    IF expired > 0 THEN
+        PERFORM expire_v2(v_ids, p_actor);
+    END IF;
+    FOR v_job IN
+        SELECT j.* FROM job j
+        WHERE j.settle_at <= v_now AND NOT (j.state = 'queued' AND j.attempt = 0)
+            AND (j.settle_at <= p_reap_until OR j.state = 'queued' OR j.deadline_at <= v_now)
+        ORDER BY j.settle_at LIMIT p_limit FOR UPDATE SKIP LOCKED
+    LOOP
+        v_state := settle_one_v2(v_job, coalesce(v_job.settle_at <= p_reap_until, false), p_actor);
         expired := expired + (v_state IS NOT DISTINCT FROM 'expired')::integer;
         failed := failed + (v_state IS NOT DISTINCT FROM 'failed')::integer;
         cancelled := cancelled + (v_state IS NOT DISTINCT FROM 'cancelled')::integer;
@@ -3032,6 +3378,36 @@ $$;
 
 
 --
+-- Name: submit_v2(uuid[], uuid[], uuid[], text[], text[], bytea[], bytea[], double precision[], double precision[], integer[], integer[], integer[], boolean[], double precision[], double precision[], integer[], integer[], double precision[], double precision[], text[], text[], text[], uuid[], text[], text[], double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.submit_v2(p_ids uuid[], p_owner_ids uuid[], p_key_ids uuid[], p_functions text[], p_interfaces text[], p_inputs bytea[], p_digests bytea[], p_costs double precision[], p_weights double precision[], p_attempts integer[], p_started integer[], p_charged integer[], p_alone boolean[], p_queue_s double precision[], p_total_s double precision[], p_most_outstanding integer[], p_most_waiting integer[], p_most_costs double precision[], p_most_ages_s double precision[], p_request_ids text[], p_traceparents text[], p_idempotency_keys text[], p_retries_of uuid[], p_actors text[], p_waiters text[], p_key_ttl_s double precision) RETURNS TABLE(job_id uuid, outcome text, state text, created_at timestamp with time zone, queue_deadline_at timestamp with time zone, deadline_at timestamp with time zone, outstanding integer)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    n integer := 0;
+BEGIN
+    FOR job_id, outcome, state, created_at, queue_deadline_at, deadline_at, outstanding IN
+        SELECT s.* FROM submit_v1(
+            p_ids, p_owner_ids, p_key_ids, p_functions, p_interfaces, p_inputs, p_digests, p_costs, p_weights,
+            p_attempts, p_started, p_charged, p_queue_s, p_total_s, p_most_outstanding, p_most_waiting,
+            p_most_costs, p_most_ages_s, p_request_ids, p_traceparents, p_idempotency_keys, p_retries_of,
+            p_actors, p_waiters, p_key_ttl_s) s
+    LOOP
+        n := n + 1;
+        IF p_alone[n] AND outcome = 'accepted' THEN
+            UPDATE job j SET alone = true WHERE j.id = p_ids[n];
+            UPDATE job_event v SET reason = 'lost with its process on the direct path'
+            WHERE v.job_id = p_ids[n] AND v.sequence = 1;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;
+
+
+--
 -- Name: sum_usage_v1(integer); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -3224,6 +3600,18 @@ $$;
 
 
 --
+-- Name: value_bucket_v1(double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.value_bucket_v1(p_value double precision) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE WHEN p_value > power(2, -20)
+        THEN least(127, floor(4 * ln(p_value) / ln(2::double precision) + 1e-9))::integer ELSE -80 END
+$$;
+
+
+--
 -- Name: waiter_channel_v1(text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -3366,6 +3754,22 @@ CREATE TABLE public.idempotency (
     CONSTRAINT idempotency_key_check CHECK (((char_length(key) >= 1) AND (char_length(key) <= 255)))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+
+--
+-- Name: intake; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.intake (
+    function text NOT NULL,
+    open boolean NOT NULL,
+    reason text NOT NULL,
+    retry_after_s double precision,
+    changed_at timestamp with time zone NOT NULL,
+    changed_by text NOT NULL,
+    CONSTRAINT intake_check CHECK (((NOT open) OR (function <> ''::text))),
+    CONSTRAINT intake_retry_after_s_check CHECK (((retry_after_s >= (1)::double precision) AND (retry_after_s <= (600)::double precision)))
+);
 
 
 --
@@ -3681,6 +4085,38 @@ CREATE TABLE public.usage_changed (
 
 
 --
+-- Name: usage_expired; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE TABLE public.usage_expired (
+    id bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    function text NOT NULL,
+    cost bigint NOT NULL,
+    bucket integer NOT NULL,
+    number bigint NOT NULL,
+    total double precision NOT NULL,
+    CONSTRAINT usage_expired_cost_check CHECK ((cost >= 0)),
+    CONSTRAINT usage_expired_number_check CHECK ((number > 0))
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+
+--
+-- Name: usage_expired_id_seq; Type: SEQUENCE; Schema: public; Owner: -
+--
+
+ALTER TABLE public.usage_expired ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.usage_expired_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+
+--
 -- Name: usage_hour; Type: TABLE; Schema: public; Owner: -
 --
 
@@ -3816,6 +4252,14 @@ ALTER TABLE ONLY public.gateway
 
 ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (owner_id, function, key);
+
+
+--
+-- Name: intake intake_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.intake
+    ADD CONSTRAINT intake_pkey PRIMARY KEY (function);
 
 
 --
@@ -3976,6 +4420,14 @@ ALTER TABLE ONLY public.secret
 
 ALTER TABLE ONLY public.usage_changed
     ADD CONSTRAINT usage_changed_pkey PRIMARY KEY (hour);
+
+
+--
+-- Name: usage_expired usage_expired_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.usage_expired
+    ADD CONSTRAINT usage_expired_pkey PRIMARY KEY (id);
 
 
 --

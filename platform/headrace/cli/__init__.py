@@ -28,6 +28,8 @@ _COMMANDS: Final = (
     "keys",
     "ops",
     "drain",
+    "pause",
+    "resume",
     "debug",
     "audit",
     "bench",

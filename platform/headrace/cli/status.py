@@ -11,6 +11,7 @@ import click
 from rich_click import RichCommand
 
 if TYPE_CHECKING:
+    from headrace.intake import Intake
     from headrace.ledger.status import LaneStatus
     from headrace.registry import Registry
 
@@ -32,28 +33,66 @@ _RUNNER_HEAD: Final = (
 @click.command(cls=RichCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 def status(as_json: bool) -> None:
-    """Show what waits and what runs in each lane, and which runners and gateways live."""
+    """Show what is paused, what waits and what runs in each lane, and which runners and gateways live."""
     import asyncio  # noqa: PLC0415 - slow to load
 
     from headrace.cli.output import columns, show  # noqa: PLC0415
 
-    lanes, registry, gateways = asyncio.run(_read())
+    intake, lanes, registry, gateways = asyncio.run(_read())
     if as_json:
-        show(_document(lanes, registry, gateways))
+        show({"intake": _intake(intake), **_document(lanes, registry, gateways)})
     else:
         width = columns(sys.stdout)
         parts = [_lanes(lanes, width), _runners(registry, width), _gateways(gateways, width)]
-        click.echo("\n\n".join(parts))
+        click.echo("\n\n".join([*_pauses(intake), *parts]))
 
 
-async def _read() -> tuple[Sequence[LaneStatus], Registry, Mapping[str, datetime]]:
-    from headrace import registry  # noqa: PLC0415 - slow to load
+async def _read() -> tuple[Intake, Sequence[LaneStatus], Registry, Mapping[str, datetime]]:
+    from headrace import intake, registry  # noqa: PLC0415 - slow to load
     from headrace.cli._site import database  # noqa: PLC0415
     from headrace.ledger.status import lanes  # noqa: PLC0415
     from headrace.settings import load_settings  # noqa: PLC0415
 
     async with database(load_settings()) as opened:
-        return await lanes(opened), await registry.load(opened), await registry.gateways(opened)
+        return (
+            await intake.load(opened),
+            await lanes(opened),
+            await registry.load(opened),
+            await registry.gateways(opened),
+        )
+
+
+def _intake(intake: Intake) -> dict[str, Any]:
+    from headrace.cli._table import moment  # noqa: PLC0415 - slow to load
+
+    return {
+        "pauses": [
+            {
+                "function": pause.function or None,
+                "reason": pause.reason,
+                "retry_after_s": pause.retry_after_s,
+                "paused_at": moment(pause.changed_at),
+                "paused_by": pause.changed_by,
+            }
+            for pause in intake.pauses
+        ],
+        "open": sorted(intake.open),
+    }
+
+
+def _pauses(intake: Intake) -> list[str]:
+    """What is paused, as one part; none where nothing is."""
+    from headrace.cli._table import moment  # noqa: PLC0415 - slow to load
+    from headrace.cli.output import plain  # noqa: PLC0415
+
+    told: list[str] = []
+    for pause in intake.pauses:
+        what = f"{pause.function} is paused" if pause.function else "the whole site is paused"
+        reason = f": {plain(pause.reason)}" if pause.reason else ""
+        told.append(f"{what} since {moment(pause.changed_at)} by {plain(pause.changed_by)}{reason}")
+    if intake.open:
+        told.append(f"open nonetheless: {', '.join(sorted(intake.open))}")
+    return ["\n".join(told)] if told else []
 
 
 def _document(
