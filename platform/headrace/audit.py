@@ -19,6 +19,8 @@ ACTIONS: Final = (
     "owner.set",
     "function.retire",
     "function.limit",
+    "intake.pause",
+    "intake.resume",
     "runner.drain",
     "runner.load",
     "runner.unload",

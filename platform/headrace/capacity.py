@@ -23,24 +23,31 @@ class CostTime(msgspec.Struct, frozen=True):
         cost: the power of two that they don't exceed.
         mean_s: exponentially weighted.
         p95_s: of the last few hundred.
+        known: how many executions that are; 0: a runner of before that doesn't say.
     """
 
     cost: int
     mean_s: float
     p95_s: float
+    known: int = 0
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """How one function stands on one runner. Functions that share slots tell the same of them.
+    """How one function stands on one runner.
+
+    Functions that share slots tell the same of them, where the same executors can run them: those that have
+    their models, load them, or have room for them.
 
     Args:
-        slots: how many of its calls may run at once.
+        slots: how many of its calls may run at once; 0: it can't run.
         free: how many more could start now.
         busy: calls that run in its slots, or are handed to an executor to run next.
         waiting: calls that wait for one of its slots.
         waiting_cost: the cost of those among them that are its own.
         mean_s: how long an execution takes, exponentially weighted; 0 until one has ended.
         p95_s: the 95th percentile of the last few hundred.
+        p50_s: the median of the last hundred; 0 until some have ended.
+        known: how many executions that is of; 0: none, or a runner of before that doesn't say.
         cost_s: seconds for a cost of 1; 0 where inputs have no cost.
         by_cost: times by the input's cost, from the lowest on.
         warmth: whether its models are loaded.
@@ -55,6 +62,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     waiting_cost: float = 0.0
     mean_s: float = 0.0
     p95_s: float = 0.0
+    p50_s: float = 0.0
+    known: int = 0
     cost_s: float = 0.0
     by_cost: tuple[CostTime, ...] = ()
     warmth: Warmth = "warm"

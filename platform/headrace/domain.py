@@ -224,6 +224,11 @@ class Cost(msgspec.Struct, frozen=True):
             return 0.0
         return sum(term.weight for term in self.terms if term.kind == "constant")
 
+    @property
+    def varies(self) -> bool:
+        """Whether inputs can differ in their cost."""
+        return any(term.kind != "constant" for term in self.terms)
+
     def of(self, input: Any) -> float:  # noqa: A002 - the platform's word for it
         """The cost of a decoded JSON input; from 0 to 1e18."""
         return min(_LARGEST_COST, max(0.0, sum(term.weight * _measure(term, input) for term in self.terms)))

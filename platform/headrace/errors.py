@@ -12,6 +12,7 @@ HeadraceError
 ├── SetupError               the machine lacks something that is needed (a port, disk space, a program)
 ├── DatabaseError            Postgres said something that must not be ignored
 │   ├── DatabaseUnavailable  Postgres can't be reached
+│   │   └── DatabaseNotReached   and nothing was sent to it
 │   ├── DatabaseBusy         Postgres refused, for a reason that passes
 │   └── SchemaMismatch       the schema is older or newer than this program, or was changed by hand
 └── LinkError                the other end of a link broke the protocol or couldn't prove itself
@@ -76,6 +77,10 @@ class DatabaseError(HeadraceError):
 
 class DatabaseUnavailable(DatabaseError):
     """Postgres can't be reached."""
+
+
+class DatabaseNotReached(DatabaseUnavailable):
+    """No connection to Postgres could be had, so nothing was sent to it, and nothing took effect."""
 
 
 class DatabaseBusy(DatabaseError):

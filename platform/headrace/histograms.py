@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from math import floor, log2
 from typing import Final
 
 PER_OCTAVE: Final = 4
@@ -23,6 +24,7 @@ LARGEST_COST: Final = 2**40
 """The highest bucket of costs; dearer inputs are counted there."""
 
 _LEAST: Final = 2.0 ** (LOWEST / PER_OCTAVE)
+_MOST: Final = 2.0 ** (HIGHEST / PER_OCTAVE)
 
 
 class Histogram:
@@ -44,12 +46,12 @@ class Histogram:
     def observe(self, value: float) -> None:
         """Count a value; what isn't positive is in the first bucket."""
         # By hand, not by `bucket`: this is on the path of each call.
-        if value > _LEAST:
-            at = math.floor(PER_OCTAVE * math.log2(value))
-            at = min(at, HIGHEST)
+        if _LEAST < value < _MOST:
+            at = floor(PER_OCTAVE * log2(value))
         else:
-            at = LOWEST
-        self.counts[at] = self.counts.get(at, 0) + 1
+            at = HIGHEST if value >= _MOST else LOWEST
+        counts = self.counts
+        counts[at] = counts.get(at, 0) + 1
         self.number += 1
         self.total += value
 

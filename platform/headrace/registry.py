@@ -23,7 +23,7 @@ from headrace.database import Database, Jsonb, Row, queries
 from headrace.domain import Manifest, RunnerInfo
 
 CHANNEL: Final = "headrace_registry"
-"""Notified with `functions` or `runners`, whichever changed."""
+"""Notified with `functions`, `runners` or `intake`, whichever changed."""
 
 _log = logging.getLogger(__name__)
 _SQL: Final = queries("registry")

@@ -44,7 +44,7 @@ FROM batch b WHERE b.id = %(batch_id)s::uuid AND b.owner_id = %(owner_id)s::uuid
 
 -- name: settle
 -- Not what others move on already. What has run out of a lease alone is maintenance's.
-SELECT count(*) FILTER (WHERE settle_job_v1(o.id, %(actor)s)) AS settled
+SELECT count(*) FILTER (WHERE settle_job_v2(o.id, %(actor)s)) AS settled
 FROM (
     SELECT j.id FROM job j
     WHERE j.batch_id = %(batch_id)s::uuid AND j.finished_at IS NULL AND j.settle_at <= statement_timestamp()

@@ -31,7 +31,7 @@ WHERE owner_id = %(owner_id)s::uuid AND (%(before)s::uuid IS NULL OR id < %(befo
 ORDER BY id DESC LIMIT %(limit)s;
 
 -- name: settle_one
-SELECT settle_job_v1(%(job_id)s::uuid, %(actor)s) AS settled;
+SELECT settle_job_v2(%(job_id)s::uuid, %(actor)s) AS settled;
 
 -- name: result
 SELECT result FROM job

@@ -1,5 +1,5 @@
 -- name: settle
-SELECT now, expired, failed, cancelled, requeued FROM settle_v1(
+SELECT now, expired, failed, cancelled, requeued FROM settle_v2(
     %(actor)s, CASE WHEN %(reap)s THEN coalesce(%(seen_at)s::timestamptz, clock_timestamp()) END,
     %(limit)s::integer
 );

@@ -1,11 +1,11 @@
 -- name: submit
 -- The large arrays in binary: as text, an input would be sent at twice its size.
 SELECT job_id::text, outcome, state, created_at, queue_deadline_at, deadline_at, outstanding
-FROM submit_v1(
+FROM submit_v2(
     %(ids)s::uuid[], %(owner_ids)s::uuid[], %(key_ids)s::uuid[], %(functions)s::text[],
     %(interfaces)s::text[],
     %(inputs)b::bytea[], %(digests)b::bytea[], %(costs)s::double precision[], %(weights)s::double precision[],
-    %(attempts)s::integer[], %(started)s::integer[], %(charged)s::integer[],
+    %(attempts)s::integer[], %(started)s::integer[], %(charged)s::integer[], %(alone)s::boolean[],
     %(queue_s)s::double precision[], %(total_s)s::double precision[],
     %(most_outstanding)s::integer[], %(most_waiting)s::integer[],
     %(most_costs)s::double precision[], %(most_ages_s)s::double precision[],

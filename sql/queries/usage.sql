@@ -1,6 +1,9 @@
 -- name: add
 SELECT add_usage_v1(%(source)s::uuid, %(sequence)s::bigint, %(counts)s::jsonb) AS added;
 
+-- name: add_expired
+SELECT add_expired_v1(%(limit)s) AS added;
+
 -- name: sum
 SELECT sum_usage_v1(%(limit)s) AS summed;
 

@@ -67,14 +67,14 @@ def test_wait_is_applied_and_said(served: Site) -> None:
 
 
 def test_wait_shortens_the_hold(served: Site) -> None:
-    response = served.call("nap", {"seconds": 4}, Prefer="wait=1")
+    response = served.call("nap", {"seconds": 4}, Prefer="wait=1", Headrace_Async="never")
 
     assert "1 s" in problem(response, 504, "hold-exceeded")["detail"]
     assert 1 <= response.elapsed.total_seconds() < 3
 
 
 def test_wait_does_not_lengthen_the_hold(served: Site) -> None:
-    response = served.call("long_nap", {"seconds": 4}, Prefer="wait=9")
+    response = served.call("long_nap", {"seconds": 4}, Prefer="wait=9", Headrace_Async="never")
 
     assert "0.5 s" in problem(response, 504, "hold-exceeded")["detail"]
     assert 0.5 <= response.elapsed.total_seconds() < 3

@@ -78,7 +78,7 @@ def test_however_often_limits_end_a_process_the_next_one_starts_at_once(served: 
 
 
 def test_a_held_connection_is_given_up_and_its_slot_with_it(served: Site) -> None:
-    problem(served.call("long_nap", {"seconds": 20}), 504, "hold-exceeded")
+    problem(served.call("long_nap", {"seconds": 20}, Headrace_Async="never"), 504, "hold-exceeded")
 
     assert served.call("echo", {"text": "a"}).status_code == 200
 
@@ -90,7 +90,7 @@ def test_calls_without_room_are_told_when_to_come_back(served: Site, tmp_path: P
     notes = tmp_path / "notes"
     with served.calling(("note", {"path": str(notes), "seconds": 2})) as (running,):
         eventually(notes.exists, "the slot is taken")
-        refused = served.at_once([("echo", {"text": "a"})] * 5)
+        refused = served.at_once([("echo", {"text": "a"})] * 5, Headrace_Async="never")
         assert not running.done()
 
     assert running.result().status_code == 200
@@ -111,7 +111,7 @@ def test_asynchronous_functions_have_room_of_their_own(served: Site, tmp_path: P
 def test_of_more_calls_than_there_is_room_for_none_is_lost_or_doubled(served: Site, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     calls = [("note", {"path": str(notes), "mark": str(number), "seconds": 0.05}) for number in range(40)]
-    answers = served.at_once(calls)
+    answers = served.at_once(calls, Headrace_Async="never")
 
     executed = [str(number) for number, answer in enumerate(answers) if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code != 200]
@@ -168,7 +168,7 @@ def test_what_waits_for_a_slot_waits_for_the_next_process_when_that_one_is_kille
 def test_a_call_does_not_wait_longer_than_its_connection_may_be_held(served: Site) -> None:
     psutil.Process(executor_pid(served)).suspend()
     try:
-        response = served.call("nap", {"seconds": 0}, Prefer="wait=1")
+        response = served.call("nap", {"seconds": 0}, Prefer="wait=1", Headrace_Async="never")
     finally:
         for process in served["runner-0"].descendants():
             process.resume()

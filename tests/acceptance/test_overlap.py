@@ -117,7 +117,7 @@ def call(served: Site, work: dict[str, object]) -> str:
     """Call directly, again as long as there is no room; returns the outcome in a word."""
 
     def look() -> httpx2.Response | None:
-        response = served.call("lonely", work)
+        response = served.call("lonely", work, Headrace_Async="never")
         return None if response.status_code == 503 else response
 
     response = eventually(look, "there is room", within=_FINAL_S)

@@ -111,7 +111,7 @@ def test_a_slot_that_a_short_one_leaves_is_not_taken_by_a_long_one(served: Site,
     with saturated(served, long):
         with served.calling(("short", short.input)) as (running,):
             eventually(lambda: short.starts() == 1, "it runs in the reserved slot")
-            problem(served.call("short", {}), 503, "busy")
+            problem(served.call("short", {}, Headrace_Async="never"), 503, "busy")
             short.end()
         assert running.result().status_code == 200
         answered(lambda: served.call("short", {}), 200, within=AT_ONCE_S)
@@ -125,7 +125,7 @@ def test_short_ones_may_use_free_slots_that_all_share(served: Site, tmp_path: Pa
     with served.calling(("short", short.input), ("short", short.input)) as both:
         eventually(lambda: short.starts() == 2, "both slots are theirs")
         job_id = served.submit("long", long.input)
-        problem(served.call("long", long.input), 503, "busy")
+        problem(served.call("long", long.input, Headrace_Async="never"), 503, "busy")
         assert long.starts() == 0
         short.end()
 

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gpu_runner.metrics import RunnerMetrics
+from gpu_runner.supervisor import Supervisor
 from headrace.audit import ACTIONS
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problem_kinds import KINDS
@@ -71,10 +72,8 @@ def series(registry: CollectorRegistry) -> set[str]:
 def test_every_metric_is_listed() -> None:
     listed = set(re.findall(r"`(headrace_[a-z_]+)", text("docs/operations.md")))
     runner = RunnerMetrics(["embed"])
-    state = {
-        f"headrace_runner_{name}" for name in ("running_calls", "waiting_calls", "slots", "executors_ready")
-    }
-    assert listed == series(GatewayMetrics().registry) | series(runner.registry) | state
+    runner.watch(Supervisor({}, runner, 0.25, lambda: None))
+    assert listed == series(GatewayMetrics().registry) | series(runner.registry)
 
 
 def test_every_audited_action_is_listed() -> None:

@@ -12,13 +12,14 @@ from urllib.parse import quote
 
 import httpx2
 
-from headrace.client.errors import CallRefused, ClientError, Unreachable
+from headrace.client.errors import STATUSES, CallRefused, ClientError, Unreachable
 from headrace.client.events import Event, Follower
 from headrace.client.streams import CONNECT_S, SILENCE_S, Stream
-from headrace.domain import Priority
+from headrace.domain import FINAL, Priority
 
 _SHORTEST_HOLD_S: Final = 1.0
 _PAUSE_S: Final = 2.0
+_WAIT_S: Final = 50  # for a job, in one request; the gateway may answer sooner
 _ERRNO: Final = re.compile(r"^\[Errno -?\d+\] ")
 
 Job = dict[str, Any]
@@ -62,12 +63,14 @@ class Client:
         deadline: float | None = None,
         priority: Priority | None = None,
     ) -> Any:
-        """Call a function and return its output.
+        """Call a function and return its output, however long it takes: a job that it becomes is followed.
+
+        For that the key needs the scope `read`; with an `idempotency_key` the call itself is made again.
 
         Args:
             name: the function's name.
             input: any JSON value, or JSON as bytes, which are sent as they are.
-            idempotency_key: made again with it, the call is executed once; it is waited for until its end.
+            idempotency_key: made again with it, the call is executed once.
             deadline: seconds within which it has to be done; it only shortens.
             priority: its class, where it is a job.
         """
@@ -75,9 +78,8 @@ class Client:
         asked_at = time.monotonic()
         while (response := self._ask("POST", _path("fn", name), **request)).status_code == 202:
             if idempotency_key is None:
-                break
-            if time.monotonic() < asked_at + _SHORTEST_HOLD_S:
-                time.sleep(_PAUSE_S)
+                return self._output_of(self._object(response, 202))
+            _pause(asked_at)
             asked_at = time.monotonic()
         return self._json(response, 200)
 
@@ -101,7 +103,9 @@ class Client:
             on_progress: told how far the function is: the fraction that is done, and what it says.
         """
         request = _with_wishes(_body(input), None, deadline, None)
-        request["headers"] = {**request.get("headers", {}), "Accept": "text/event-stream"}
+        # A job would go on without its reader, and an item of a lost start would come twice.
+        own = {"Accept": "text/event-stream", "Headrace-Async": "never"}
+        request["headers"] = {**request.get("headers", {}), **own}
         limits = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
         return Stream(
             lambda: self._http.stream("POST", _path("fn", name), timeout=limits, **request),
@@ -279,6 +283,20 @@ class Client:
     ) -> None:
         self.close()
 
+    def _output_of(self, job: Job) -> Any:
+        """The output of a job, once it has ended."""
+        job_id = str(job.get("job_id"))
+        while job.get("status") not in FINAL:
+            asked_at = time.monotonic()
+            job = self.job(job_id, wait=_WAIT_S)
+            if job.get("status") not in FINAL:
+                _pause(asked_at)
+        if "result" in job:
+            return job["result"]
+        if job["status"] == "succeeded":
+            return self.result(job_id)
+        raise _failed(job)
+
     def _ask(self, method: str, path: str, **request: Any) -> httpx2.Response:
         try:
             return self._http.request(method, path, **request)
@@ -312,6 +330,27 @@ class Client:
 
 def _path(*parts: str) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def _pause(asked_at: float) -> None:
+    """Wait a moment where the answer came at once, which could go on without end."""
+    if time.monotonic() < asked_at + _SHORTEST_HOLD_S:
+        time.sleep(_PAUSE_S)
+
+
+def _failed(job: Job) -> CallRefused:
+    """The error of a job that ended without a result, as that of a call that was answered so."""
+    error: dict[str, Any] = job.get("error") or {}
+    code = str(error.get("category", "job-cancelled"))
+    status = job["status"]
+    document = {
+        "title": f"The job was {status}" if status == "cancelled" else f"The job {status}",
+        "detail": error.get("message", ""),
+        "code": code,
+        "job_id": job.get("job_id"),
+        "errors": error.get("errors", []),
+    }
+    return CallRefused(STATUSES.get(code, 500), document)
 
 
 def _prefer(first: str | None, wait: int | None) -> str:

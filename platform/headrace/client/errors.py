@@ -8,9 +8,21 @@ ClientError
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import HeadraceError
+
+STATUSES: Final[Mapping[str, int]] = {
+    "job-cancelled": 409,
+    "invalid-input": 422,
+    "worker-lost": 502,
+    "deadline-exceeded": 504,
+    "deadline-unreachable": 504,
+    "hard-limit-exceeded": 504,
+    "queue-deadline-exceeded": 504,
+    "soft-limit-exceeded": 504,
+}
+"""With what a call is answered that ended so, as far as that isn't 500: jobs end so too, without a status."""
 
 
 class ClientError(HeadraceError):

@@ -11,7 +11,7 @@ from litestar import HttpMethod, Litestar, Response, post, route
 from litestar.datastructures import State
 from litestar.params import FromPath
 
-from headrace import keys, registry
+from headrace import intake, keys, registry
 from headrace.database import Database, Listener
 from headrace.errors import DatabaseError
 from headrace.gateway import submitter
@@ -22,6 +22,7 @@ from headrace.gateway.calling import Caller
 from headrace.gateway.directory import Directory
 from headrace.gateway.functions import fault_of, function_handlers
 from headrace.gateway.health import health_handlers
+from headrace.gateway.intake import Gate
 from headrace.gateway.invoke import Invoke
 from headrace.gateway.job_call import JobCalls
 from headrace.gateway.jobs import Jobs, job_handlers
@@ -31,10 +32,12 @@ from headrace.gateway.problems import exception_handlers
 from headrace.gateway.quotas import Quotas
 from headrace.gateway.requests import Requests, request_id_of
 from headrace.gateway.retrying import Retries, retry_handlers
+from headrace.gateway.routing import Routing
 from headrace.gateway.runners import RunnerLinks
 from headrace.gateway.submitter import Submitter
 from headrace.gateway.waking import Watcher
 from headrace.ids import uuid7
+from headrace.ledger import reading, submission
 from headrace.maintenance import Maintenance
 from headrace.maintenance.chores import Chores
 from headrace.maintenance.pruning import Pruning
@@ -60,9 +63,8 @@ class Gateway:
         self._database = database
         self._secret = b""
         self._metrics = GatewayMetrics()
-        self._directory = Directory(
-            self._metrics, lambda name, interface: bool(self._links.serving(name, interface))
-        )
+        self._gate = Gate(self._is_known)
+        self._directory = Directory(self._metrics, self._is_linked, self._gate)
         self._links = RunnerLinks(self._directory.choose)
         self._authenticator = Authenticator(database, self._database_away)
         self._quotas = Quotas()
@@ -107,12 +109,12 @@ class Gateway:
             self._directory,
             self._authenticator,
             self._quotas,
-            Caller(self._links, self._metrics),
+            Caller(self._links, self._metrics, self._database_away, self._has_job),
             JobCalls(
                 settings, self._directory, self._submitter, self._watcher, database, self._database_away
             ),
+            Routing(self._links, settings.brief_wait, self._database_away),
             self._metrics,
-            self._database_away,
         )
         self.app: ASGIApp = Requests(
             _application(
@@ -169,7 +171,11 @@ class Gateway:
                     ),
                     *page_handlers(
                         lambda: self._directory.manifests,
-                        lambda manifest: fault_of(manifest, self._links),
+                        lambda manifest: (
+                            "intake-paused"
+                            if self._gate.is_shut(manifest.name)
+                            else fault_of(manifest, self._links)
+                        ),
                         settings,
                     ),
                 ],
@@ -226,6 +232,15 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._metrics.usage.end(self._database)
 
+    async def _has_job(self, job_id: str, owner_id: str) -> bool:
+        return await reading.find(self._database, job_id, owner_id, actor=self._watcher.actor) is not None
+
+    def _is_linked(self, name: str, interface: str) -> bool:
+        return bool(self._links.serving(name, interface))
+
+    async def _is_known(self, owner_id: str, function: str, key: str) -> bool:
+        return await submission.remembered(self._database, owner_id, function, key) is not None
+
     def _database_away(self) -> float:
         return time.monotonic() - self._listener.last_seen
 
@@ -245,6 +260,7 @@ class Gateway:
             await self._read_registry()
 
     async def _read_registry(self) -> None:
+        self._gate.intake = await intake.load(self._database)
         reading = await registry.load(self._database)
         self._links.update(reading.serving, self._secret)
         self._directory.update(reading)

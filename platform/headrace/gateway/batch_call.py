@@ -124,6 +124,8 @@ class BatchCalls:
                     if room is not None and (problem := never_fits(batch, room)):
                         raise problem
                     async with self._records.take(key.owner_id):
+                        if room is not None:
+                            self._directory.gate.require(name)  # intake may have been paused while it came
                         receipt = await self._recorded(batch, upload, request.receive)
             return await self._accepted(batch, receipt, wanted)
 
@@ -134,13 +136,14 @@ class BatchCalls:
             None where its idempotency key is remembered: it isn't a new one, then.
 
         Raises:
-            Problem: no runner could execute it, or there isn't room for a single job.
+            Problem: nothing new is taken, no runner could execute it, or there isn't room for a single job.
         """
         manifest, key, again = wanted.function.manifest, wanted.key, wanted.wishes.idempotency_key
         if again is not None and await submission.remembered(
             self._database, key.owner_id, f"{manifest.name}/batch", again
         ):
             return None
+        self._directory.gate.require(manifest.name)
         queue_s, _ = self._seconds(manifest, wanted.wishes)
         if not self._directory.was_served(manifest.name, manifest.interface, queue_s):
             raise Problem("no-runner", f"No runner of {manifest.name} was seen while its jobs may wait.")

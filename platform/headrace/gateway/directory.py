@@ -11,6 +11,7 @@ from typing import Any, Final
 import jsonschema_rs
 
 from headrace.domain import Manifest
+from headrace.gateway.intake import Gate, nothing_known
 from headrace.gateway.metrics import FunctionMetrics, GatewayMetrics
 from headrace.gateway.problems import Problem
 from headrace.gateway.schema_faults import choice, multiplies, without_unions
@@ -94,11 +95,16 @@ class Directory:
     Args:
         metrics: where calls are counted.
         is_linked: whether a linked runner takes calls of a function, by name, with an interface.
+        gate: which functions take what is new; by default all.
     """
 
     def __init__(
-        self, metrics: GatewayMetrics, is_linked: Callable[[str, str], bool] = lambda _name, _interface: False
+        self,
+        metrics: GatewayMetrics,
+        is_linked: Callable[[str, str], bool] = lambda _name, _interface: False,
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate or Gate(nothing_known)
         self.functions: Mapping[str, ServedFunction] = {}
         self.retired: Mapping[str, datetime] = {}
         self._metrics = metrics

@@ -19,6 +19,7 @@ _WANTED = frozenset(
         b"content-encoding",
         b"content-length",
         b"content-type",
+        b"headrace-async",
         b"headrace-deadline",
         b"headrace-priority",
         b"idempotency-key",
@@ -28,6 +29,7 @@ _WANTED = frozenset(
     }
 )
 _REPLAYED = (b"idempotent-replayed", b"true")
+_VARY = (b"vary", b"Accept, Prefer")
 
 
 CLIENT_LEFT: Final = "client-left"
@@ -72,6 +74,8 @@ class Exchange:
         cost: the input's, where it was priced.
         items: how many items of a stream were written; None where the answer is none.
         follows_job: it is answered by the events of a job, whose end is not its own.
+        explains: it is answered with what would become of it; nothing is executed.
+        accepted_at: when its input was read and found good, by `time.monotonic()`.
     """
 
     headers: dict[bytes, bytes]
@@ -92,6 +96,8 @@ class Exchange:
     cost: float = 0.0
     items: int | None = None
     follows_job: bool = False
+    explains: bool = False
+    accepted_at: float = 0.0
     status: int = 0
     code: str = ""
 
@@ -140,13 +146,13 @@ class Exchange:
         """Send a problem."""
         self.code = problem.code
         self.status, headers, body = problem.asgi(public_url, self.request_id)
-        headers += self.quota
+        headers += (_VARY, *self.quota)
         if self.is_replay:
             headers.append(_REPLAYED)
         await self._send(headers, body)
 
     def _headers(self, own: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        headers = [(b"x-request-id", self.request_id.encode("ascii")), *self.quota, *own]
+        headers = [(b"x-request-id", self.request_id.encode("ascii")), _VARY, *self.quota, *own]
         if self.applied:
             headers.append((b"preference-applied", self.applied))
         if self.is_replay:

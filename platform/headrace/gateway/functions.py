@@ -9,11 +9,12 @@ import msgspec
 from litestar import Request, get
 from litestar.params import FromPath
 
-from headrace.admission import finish_s
+from headrace.admission import finish_s, predict
 from headrace.capacity import Capacity
 from headrace.domain import Manifest
 from headrace.gateway.auth import Authenticator, require
 from headrace.gateway.directory import Directory
+from headrace.gateway.explaining import Prediction, prediction_of
 from headrace.gateway.runners import RunnerLinks, Serving
 
 
@@ -75,6 +76,12 @@ def _predicted_wait_s(serving: Sequence[Serving]) -> float | None:
     return round(min(waits), 3) if waits else None
 
 
+def _predicted(manifest: Manifest, links: RunnerLinks) -> Prediction | None:
+    """What a call should take that came now, whatever its input costs."""
+    serving = links.serving(manifest.name, manifest.interface)
+    return prediction_of(predict([one for one in serving if not one.degraded], manifest.budget))
+
+
 def _runner_states(manifest: Manifest, links: RunnerLinks) -> list[RunnerState]:
     """How it stands on each runner."""
     return [
@@ -113,6 +120,7 @@ def function_handlers(directory: Directory, authenticator: Authenticator, links:
                     "budget": msgspec.to_builtins(manifest.budget),
                     "limits": msgspec.to_builtins(manifest.limits),
                     "state": state_of(manifest, links),
+                    "paused": directory.gate.is_shut(manifest.name),
                 }
                 for _, manifest in sorted(directory.manifests.items())
             ],
@@ -127,6 +135,8 @@ def function_handlers(directory: Directory, authenticator: Authenticator, links:
         return {
             **msgspec.to_builtins(manifest),
             "state": state_of(manifest, links),
+            "paused": directory.gate.is_shut(name),
+            "predicted": _predicted(manifest, links),
             "live": _runner_states(manifest, links),
         }
 

@@ -23,6 +23,9 @@ def health_handlers(
 ) -> list[Any]:
     """The three routes; they need no key, and hold nothing that does."""
 
+    def paused() -> list[str]:
+        return [name for name in sorted(directory.functions) if directory.gate.is_shut(name)]
+
     @get("/healthz")
     async def healthz() -> dict[str, str]:
         """The process lives and its event loop turns."""
@@ -32,7 +35,8 @@ def health_handlers(
     async def readyz() -> Response[dict[str, Any]]:
         """Whether at least one function can be executed now; the body has the state of each.
 
-        Not all of them: one function without a runner mustn't take the others out of service.
+        Not all of them: one function without a runner mustn't take the others out of service. Nor does it
+        matter whether intake is paused: jobs and results must be reached then too.
         """
         functions = {
             name: state_of(manifest, links) for name, manifest in sorted(directory.manifests.items())
@@ -45,7 +49,13 @@ def health_handlers(
         elif not any(state.runners for state in functions.values()):
             missing.append("no function has a runner that can execute it")
         return Response(
-            {"ready": not missing, "missing": missing, "functions": functions, "runners": links.ids()},
+            {
+                "ready": not missing,
+                "missing": missing,
+                "functions": functions,
+                "runners": links.ids(),
+                "intake": {"paused": directory.gate.intake.site is not None, "functions": paused()},
+            },
             status_code=503 if missing else 200,
             headers={"Cache-Control": "no-store"} | ({"Retry-After": "1"} if missing else {}),
         )
@@ -55,6 +65,7 @@ def health_handlers(
         """The counters in Prometheus' text format."""
         metrics.database_up.set(database_away() < 5)
         metrics.functions.set(len(directory.functions))
+        metrics.functions_paused.set(len(paused()))
         metrics.runners.set(links.count())
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 

@@ -7,26 +7,33 @@ the function's limit.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from headrace.admission import span
-from headrace.gateway import preferences, strict_json
+from headrace.admission import Job, Refused, Span, Sync, Wish, span
+from headrace.domain import Manifest
+from headrace.gateway import explaining, preferences, strict_json
+from headrace.gateway.asked import Asked, Handed, Record, ToJob
 from headrace.gateway.auth import Authenticator, require_call, require_priority
 from headrace.gateway.call_stream import CallStream
-from headrace.gateway.calling import Asked, Caller
+from headrace.gateway.calling import Caller
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, server_timing, wanted_headers
-from headrace.gateway.job_call import JobCall, JobCalls
+from headrace.gateway.job_call import JobCall, JobCalls, weight_of
 from headrace.gateway.job_events import CUT_OFF
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.preferences import Wishes
 from headrace.gateway.problems import Problem, to_problem
 from headrace.gateway.quotas import Quotas
+from headrace.gateway.refusals import not_taken
+from headrace.gateway.routing import Routing
 from headrace.gateway.streaming import StreamCalls
 from headrace.ids import uuid7
+from headrace.keys import KeyRow
+from headrace.link.frames import Result
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,8 +54,8 @@ class Invoke:
         quotas: how often.
         caller: who gets it done.
         jobs: who takes what is to be a job.
+        routing: which way a call goes.
         metrics: where calls are counted.
-        database_away: seconds since Postgres last answered.
     """
 
     def __init__(
@@ -59,8 +66,8 @@ class Invoke:
         quotas: Quotas,
         caller: Caller,
         jobs: JobCalls,
+        routing: Routing,
         metrics: GatewayMetrics,
-        database_away: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._directory = directory
@@ -69,8 +76,8 @@ class Invoke:
         self._caller = caller
         self._streams = StreamCalls(caller, metrics, settings.public_url)
         self._jobs = jobs
+        self._routing = routing
         self._metrics = metrics
-        self._database_away = database_away
         self._in_flight = 0
         metrics.in_flight.set_function(lambda: self._in_flight)
         self._access: Any = structlog.get_logger().bind()  # bound once, not at each call
@@ -97,14 +104,12 @@ class Invoke:
         )
         self._in_flight += 1
         try:
-            asked = await self._accept(exchange, request["path_params"]["name"])
-            if exchange.wants_events:
-                await self._follow(exchange, asked, request)
-            elif isinstance(asked, JobCall):
-                await self._jobs.answer(exchange, asked)
-            else:
-                result = await self._caller.answer(asked)
-                await exchange.answer(200, result.output, server_timing(result.queue_ms, result.exec_ms))
+            if query := request.get("query_string"):
+                exchange.explains = explaining.is_asked_for(query)
+            course = await self._accept(exchange, request["path_params"]["name"])
+            job = await self._call(exchange, course, request) if isinstance(course, Asked) else course
+            if job is not None:
+                await (self._follow if exchange.wants_events else self._jobs.answer)(exchange, job)
         except ClientLeft:
             exchange.status, exchange.code = _CLIENT_LEFT_STATUS, CLIENT_LEFT
         except Exception as error:
@@ -116,14 +121,21 @@ class Invoke:
             self._in_flight -= 1
         self._record(exchange, time.perf_counter() - began)
 
-    async def _follow(self, exchange: Exchange, asked: Asked | JobCall, scope: Any) -> None:
-        """Answer by a stream of events."""
-        if isinstance(asked, JobCall):
-            await self._follow_job(exchange, asked)
-        elif asked.stream is not None:
-            await self._streams.answer(exchange, asked, asked.stream, scope)
+    async def _call(self, exchange: Exchange, asked: Asked, scope: Any) -> JobCall | None:
+        """Answer on the direct path; returns the job that the call has to become instead, to be answered."""
+        if asked.stream is None:
+            end = await self._caller.answer(asked)
+        else:
+            end = await self._streams.answer(exchange, asked, asked.stream, scope)
+        if isinstance(end, Result):
+            await exchange.answer(200, end.output, server_timing(end.queue_ms, end.exec_ms))
+        elif isinstance(end, Handed):
+            await self._jobs.handed(exchange, asked, end.job_id)
+        elif end is not None:
+            return self._given_up(exchange, asked, end)
+        return None
 
-    async def _follow_job(self, exchange: Exchange, call: JobCall) -> None:
+    async def _follow(self, exchange: Exchange, call: JobCall) -> None:
         """Answer by the events of its job, which goes on without its client."""
         end = CUT_OFF
         try:
@@ -137,10 +149,14 @@ class Invoke:
             raise ClientLeft
         exchange.code = "" if end in ("result", CUT_OFF) else end
 
-    async def _accept(self, exchange: Exchange, name: str) -> Asked | JobCall:
-        """Authenticate, authorise, read and check: everything before a runner or the ledger hears of it."""
+    async def _accept(self, exchange: Exchange, name: str) -> Asked | JobCall | None:
+        """Authenticate, authorise, read and check: everything before a runner or the ledger hears of it.
+
+        Returns:
+            The call as it goes on; None where it was answered, as it only was to be explained.
+        """
         headers = exchange.headers
-        if self._database_away() > self._settings.outage_grace:
+        if self._routing.database_away() > self._settings.outage_grace:
             raise Problem("database-unavailable")
         key = await self._authenticator.owner(headers.get(b"authorization"))
         exchange.owner = key.owner_id
@@ -156,35 +172,95 @@ class Invoke:
         wishes = preferences.wishes(headers)
         if wishes.priority is not None:
             require_priority(key, wishes.priority)
+        await self._directory.gate.require_or_known(name, key.owner_id, wishes.idempotency_key)
         body = await exchange.read_body(manifest.limits.input)
         value = strict_json.decode(body)
         function.check(value, len(body))
+        await self._directory.gate.require_or_known(name, key.owner_id, wishes.idempotency_key)
+        exchange.accepted_at = time.monotonic()
         prefer = wishes.prefer
         if prefer.wait is not None:
             exchange.applied = b"wait=%d" % prefer.wait
-        if prefer.respond_async or wishes.idempotency_key is not None:
+        is_job = (prefer.respond_async and wishes.takes_job) or wishes.idempotency_key is not None
+        if is_job and not exchange.explains:
             exchange.course = job = self._jobs.prepare(exchange, manifest, (body, value), key, wishes)
             return job
-        exchange.course = asked = Asked(
+        asked = self._asked(exchange, manifest, (body, value), key, wishes)
+        if exchange.explains:
+            wish = Wish(prefer.respond_async, wishes.idempotency_key is not None, wishes.takes_job)
+            exchange.metrics = self._metrics.no_function  # it is no demand for the function
+            await exchange.answer(200, self._routing.explain(manifest, asked.span, wish, asked.cost))
+            return None
+        exchange.course, exchange.cost = asked, asked.cost
+        return self._routed(exchange, asked)
+
+    def _asked(
+        self, exchange: Exchange, manifest: Manifest, content: tuple[bytes, Any], key: KeyRow, wishes: Wishes
+    ) -> Asked:
+        """The call for the direct path, with what is needed to make a job of it."""
+        body, value = content
+        cost = manifest.cost.of(value)
+        return Asked(
             exchange.job_id,
             manifest,
             body,
             key.owner_id,
             exchange.request_id,
-            headers.get(b"traceparent", b"").decode("latin-1"),
-            span(
-                manifest.budget,
-                wait=prefer.wait,
-                deadline=wishes.deadline,
-                max_hold=self._settings.max_hold,
-                streams=exchange.wants_events,
-            ),
+            preferences.trace_of(exchange.headers),
+            self._span(manifest, wishes, streams=exchange.wants_events),
             exchange.receive,
             CallStream() if exchange.wants_events else None,
-            0.0 if manifest.batch is None else manifest.cost.of(value),
+            cost if manifest.batch is not None or manifest.cost.varies else 0.0,
+            may_be_job=wishes.takes_job,
+            record=Record(
+                key.key_id,
+                cost,
+                weight_of(wishes, key),
+                min(manifest.budget.queue, wishes.deadline or math.inf),
+            ),
+            most_outstanding=key.most_outstanding,
         )
-        exchange.cost = asked.cost
-        return asked
+
+    def _span(self, manifest: Manifest, wishes: Wishes, *, streams: bool) -> Span:
+        """How long the call may take, and its connection be held."""
+        prefer, max_hold = wishes.prefer, self._settings.max_hold
+        found = span(
+            manifest.budget, wait=prefer.wait, deadline=wishes.deadline, max_hold=max_hold, streams=streams
+        )
+        if prefer.respond_async and wishes.takes_job:
+            return Span(min(prefer.wait or 0, max_hold), found.total)
+        return found
+
+    def _routed(self, exchange: Exchange, asked: Asked) -> Asked | JobCall:
+        """The call on the direct path, or the job that it is to be at once.
+
+        Raises:
+            Problem: `no-runner`, `function-degraded` or `busy`: there is no way for it.
+        """
+        wish = Wish(takes_job=asked.may_be_job)
+        match self._routing.decide(asked.manifest, asked.span, wish, asked.cost):
+            case Sync():
+                return asked
+            case Refused() as refused:
+                raise not_taken(refused, asked)
+            case Job(hold, reason):
+                self._metrics.became_job(asked.manifest.name, reason)
+                exchange.course = job = self._jobs.become(asked, 0.0, hold)
+                return job
+
+    def _given_up(self, exchange: Exchange, asked: Asked, end: ToJob) -> JobCall:
+        """The job that a call has to become that no runner could answer directly.
+
+        Where runners were full it is known only now how long the wait is: it may be over the hold.
+        """
+        elapsed = time.monotonic() - exchange.accepted_at
+        hold = max(0.0, asked.span.hold - elapsed)
+        if end.reason == "full":
+            left = Span(hold, asked.span.total - elapsed)
+            decision = self._routing.decide(asked.manifest, left, Wish(), asked.cost)
+            hold = decision.hold if isinstance(decision, Job) else hold
+        exchange.course = job = self._jobs.become(asked, elapsed, hold, end)
+        return job
 
     def _record(self, exchange: Exchange, seconds: float) -> None:
         exchange.metrics.count(

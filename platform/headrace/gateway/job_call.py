@@ -1,4 +1,4 @@
-"""Calls that become jobs: by `Prefer: respond-async`, or by an `Idempotency-Key`.
+"""Calls that become jobs: by `Prefer: respond-async`, by an `Idempotency-Key`, or for want of room or time.
 
 A key and the job that it stands for are recorded in one transaction before anything is executed. Whoever
 makes the call again joins that job, as it is answered to the first. Where a stream is wanted, the answer is
@@ -7,7 +7,6 @@ the job's events.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +18,9 @@ from headrace.database import Database
 from headrace.domain import FINAL, WEIGHTS, Manifest
 from headrace.errors import DatabaseError
 from headrace.gateway import job_view, preferences
+from headrace.gateway.asked import Asked, ToJob
+from headrace.gateway.becoming import new_job
+from headrace.gateway.digest import digest_of
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import ClientLeft, Exchange, server_timing
 from headrace.gateway.job_events import EventStream
@@ -37,7 +39,6 @@ from headrace.ledger.retrying import bounds_of
 from headrace.ledger.submission import NewJob, Receipt
 from headrace.settings import Settings
 
-_sorted_json = msgspec.json.Encoder(order="deterministic").encode
 _ACCEPTED: Final = frozenset({"accepted", "replayed"})
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
@@ -50,12 +51,14 @@ class JobCall:
         new: what the ledger is given.
         hold: how long its client waits for the end.
         is_async: it is answered with the job where it isn't waited for, final or not.
+        takes_job: its client takes the job for an answer at all.
         joined: the job that its idempotency key stands for, where that is another call's.
     """
 
     new: NewJob
     hold: float
     is_async: bool
+    takes_job: bool = True
     joined: str | None = None
     attempt: int = 0
     queue_ms: float = 0.0
@@ -124,7 +127,8 @@ class JobCalls:
         prefer, settings = wishes.prefer, self._settings
         budget = manifest.budget
         total = budget.total if wishes.deadline is None else min(budget.total, wishes.deadline)
-        if prefer.respond_async:
+        is_async = prefer.respond_async and wishes.takes_job
+        if is_async:
             hold = min(prefer.wait or 0, settings.max_hold)
             exchange.applied = b"respond-async" + (b", " + exchange.applied if exchange.applied else b"")
         else:
@@ -152,8 +156,25 @@ class JobCalls:
                 waiter=self._watcher.gateway_id if hold > 0 else None,
             ),
             hold,
-            prefer.respond_async,
+            is_async,
+            wishes.takes_job,
         )
+
+    def become(self, asked: Asked, elapsed: float, hold: float, given_up: ToJob | None = None) -> JobCall:
+        """A call of the direct path, ready to be submitted under its id.
+
+        Args:
+            asked: the call; its input goes over to the job.
+            elapsed: seconds since it was accepted.
+            hold: how long its connection is held from now on.
+            given_up: why the direct path gave it up, with the starts that it has had; None: it wasn't tried.
+
+        Raises:
+            Problem: `deadline-exceeded` or `queue-deadline-exceeded`, no time is left.
+        """
+        waiter = self._watcher.gateway_id if hold > 0 else None
+        new = new_job(asked, elapsed, given_up, self._settings, waiter)
+        return JobCall(new, hold, is_async=False, attempt=new.attempt)
 
     async def answer(self, exchange: Exchange, call: JobCall) -> None:
         """Submit it, and answer: within the wait with what became of it, else 202.
@@ -170,27 +191,55 @@ class JobCalls:
             with self._watcher.watch(call.new.job_id) as watch:
                 receipt = await self._submit(call)
                 if call.joined is None:
+                    if receipt.outcome == "replayed":
+                        await self._notice(watch)
                     job = await self._awaited(watch, None, exchange, call)
         else:
             receipt = await self._submit(call)
+            if receipt.outcome == "replayed" and call.joined is None:
+                job = await self._read(call.job_id, call.new.owner_id)
         if call.joined is not None:
             job = await self._join(exchange, call)
         if job is not None:
             call.note(job)
-            if (call.hold > 0 or not call.is_async) and await self._answer_final(exchange, call, job):
+            if (call.hold > 0 or not call.is_async) and await self._answer_final(exchange, job):
                 return
             body = job_view.encode_job(job, exchange.root)
         else:
             assert receipt is not None
             body = job_view.encode_accepted(call.new, receipt, exchange.root)
+        if not call.takes_job:
+            raise _still_runs(call)
+        await self._accepted(exchange, call.job_id, body, *_quota(call, receipt))
+
+    async def handed(self, exchange: Exchange, asked: Asked, job_id: str) -> None:
+        """Answer a direct call that its runner has recorded as a job, which goes on or has just ended.
+
+        Raises:
+            Problem: the job has ended without a result.
+        """
+        job = await self._read(job_id, asked.owner_id)
+        if job is None:  # Postgres fell silent since; the job is there
+            body = job_view.encode_handed(job_id, asked.manifest.name, exchange.root)
+        else:
+            asked.attempt = job.attempt
+            asked.queue_ms, asked.exec_ms = job.waited_s * 1000, job.execution_s * 1000
+            if await self._answer_final(exchange, job):
+                return
+            body = job_view.encode_job(job, exchange.root)
+        await self._accepted(exchange, job_id, body)
+
+    async def _accepted(
+        self, exchange: Exchange, job_id: str, body: bytes, *more: tuple[bytes, bytes]
+    ) -> None:
         await exchange.answer(
             202,
             body,
-            (b"location", job_view.job_url(exchange.root, call.job_id).encode("ascii")),
+            (b"location", job_view.job_url(exchange.root, job_id).encode("ascii")),
             (b"retry-after", b"%d" % job_view.retry_after()),
-            (b"headrace-job-id", call.job_id.encode("ascii")),
+            (b"headrace-job-id", job_id.encode("ascii")),
             _NO_STORE,
-            *_quota(call, receipt),
+            *more,
         )
 
     async def stream(self, exchange: Exchange, call: JobCall) -> str:
@@ -269,9 +318,20 @@ class JobCalls:
         if job.state in FINAL or call.hold == 0:
             return job
         with self._watcher.watch(job.job_id) as watch:
-            await self._watcher.begin(watch, follow=False)
-            watch.stir()  # it is to be read again now that its end will be told
+            await self._notice(watch)
             return await self._awaited(watch, job, exchange, call) or job
+
+    async def _notice(self, watch: Watch) -> None:
+        """Have the end told of a job that was submitted without this waiter."""
+        await self._watcher.begin(watch, follow=False)
+        watch.stir()  # it is to be read again now that its end will be told
+
+    async def _read(self, job_id: str, owner_id: str) -> Job | None:
+        """A job that is in the ledger; None where Postgres doesn't answer."""
+        try:
+            return await reading.find(self._database, job_id, owner_id, actor=self._watcher.actor)
+        except DatabaseError:
+            return None
 
     async def _awaited(self, watch: Watch, job: Job | None, exchange: Exchange, call: JobCall) -> Job | None:
         job = await self._watcher.until_final(watch, job, call.hold, exchange.receive)
@@ -279,7 +339,7 @@ class JobCalls:
             raise ClientLeft
         return job
 
-    async def _answer_final(self, exchange: Exchange, call: JobCall, job: Job) -> bool:
+    async def _answer_final(self, exchange: Exchange, job: Job) -> bool:
         """Answer with what became of the job; False where that isn't known yet."""
         if job_view.fault_of(job) is not None:
             raise job_view.problem_of(job)
@@ -296,15 +356,21 @@ class JobCalls:
         await exchange.answer(
             200,
             output,
-            server_timing(call.queue_ms, call.exec_ms),
-            (b"headrace-job-id", call.job_id.encode("ascii")),
+            server_timing(job.waited_s * 1000, job.execution_s * 1000),
+            (b"headrace-job-id", job.job_id.encode("ascii")),
         )
         return True
 
 
-def digest_of(value: Any) -> bytes:
-    """SHA-256 of an input, whatever the order of its keys."""
-    return hashlib.sha256(_sorted_json(value)).digest()
+def _still_runs(call: JobCall) -> Problem:
+    """For a client that takes no job for an answer, at the end of its hold."""
+    return Problem(
+        "hold-exceeded",
+        f"The job {call.job_id}, which stands for the call, was not finished within the {call.hold:g} s for "
+        "which its connection may be held. It goes on.",
+        headers={"Headrace-Job-Id": call.job_id},
+        job_id=call.job_id,
+    )
 
 
 def weight_of(wishes: Wishes, key: KeyRow) -> float:

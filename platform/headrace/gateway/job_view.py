@@ -119,6 +119,22 @@ def encode_accepted(job: NewJob, receipt: Receipt, root: str) -> bytes:
     )
 
 
+def encode_handed(job_id: str, function: str, root: str) -> bytes:
+    """A job that a runner has recorded and that can't be read now, in JSON: what is known of it."""
+    return _encode(
+        JobView(
+            job_id=job_id,
+            status="running",
+            status_url=job_url(root, job_id),
+            function=function,
+            created_at=None,
+            queue_deadline=None,
+            deadline=None,
+            attempt=1,
+        )
+    )
+
+
 def inline_result(job: Job) -> bytes | None:
     """The output where it is part of the job: small, and not expired."""
     return None if job.result_expired else job.small_result

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal, get_args
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.gateway.problem_kinds import KINDS
 from headrace.usage.counts import kind_of
 from headrace.usage.recording import Recorder
 
+HandoverEnd = Literal["handed", "answered", "withdrawn", "fenced", "lost", "cut", "left", "deadline"]
+"""What came of a handover: see `headrace_handovers` in docs/operations.md."""
+
+_HANDOVER_ENDS: Final[tuple[HandoverEnd, ...]] = get_args(HandoverEnd)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 55)
 
 
@@ -93,6 +99,30 @@ class GatewayMetrics:
             "Calls started again after a lost process or a passing error",
             registry=self.registry,
         )
+        self._became_jobs = Counter(
+            "headrace_calls_became_jobs",
+            "Direct calls that became jobs, by function and reason: handed over while they ran, or submitted",
+            ["function", "reason"],
+            registry=self.registry,
+        )
+        handovers = Counter(
+            "headrace_handovers",
+            "Running calls that runners were asked to record as jobs, by what came of it",
+            ["end"],
+            registry=self.registry,
+        )
+        self._handovers = {end: handovers.labels(end) for end in _HANDOVER_ENDS}
+        self._handovers_pending = Gauge(
+            "headrace_handovers_pending",
+            "Running calls that runners were asked to record as jobs, and of which nothing was heard yet",
+            registry=self.registry,
+        )
+        self._handover_seconds = Histogram(
+            "headrace_handover_seconds",
+            "Time from asking a runner to record a running call to hearing that it is recorded",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.in_flight = Gauge("headrace_calls_in_flight", "Calls not yet answered", registry=self.registry)
         self.submits = Counter(
             "headrace_submits", "Transactions in which jobs were submitted", registry=self.registry
@@ -110,6 +140,9 @@ class GatewayMetrics:
             "headrace_runners_linked", "Runners with a link that is up", registry=self.registry
         )
         self.functions = Gauge("headrace_functions", "Functions in service", registry=self.registry)
+        self.functions_paused = Gauge(
+            "headrace_functions_paused", "Functions in service that take nothing new", registry=self.registry
+        )
         self.database_up = Gauge("headrace_database_up", "Whether Postgres answers", registry=self.registry)
         # What isn't a function's counts together: names that callers make up would grow without bound.
         self.no_function = FunctionMetrics("", self._calls, self._seconds, self.usage)
@@ -121,6 +154,21 @@ class GatewayMetrics:
             self._items.labels(function).inc(items)
         if first_item_s is not None:
             self._first_items.labels(function).observe(first_item_s)
+
+    def handover_begun(self) -> None:
+        """A runner was asked to record a running call."""
+        self._handovers_pending.inc()
+
+    def handed_over(self, end: HandoverEnd, seconds: float) -> None:
+        """A runner was asked so many seconds ago to record a running call, and this came of it."""
+        self._handovers_pending.dec()
+        self._handovers[end].inc()
+        if end == "handed":
+            self._handover_seconds.observe(seconds)
+
+    def became_job(self, function: str, reason: str) -> None:
+        """A direct call became a job."""
+        self._became_jobs.labels(function, reason).inc()
 
     def of(self, function: str) -> FunctionMetrics:
         """The counters of one function."""

@@ -40,6 +40,7 @@ _CALL_HEADERS: Final = (
     "X-Request-Id",
     "Server-Timing",
     "Preference-Applied",
+    "Vary",
     "Headrace-Job-Id",
     "Idempotent-Replayed",
     *_QUOTA_HEADERS,
@@ -53,7 +54,9 @@ _TAGS: Final = (
 )
 _DESCRIPTION: Final = """\
 Every function is one URL: `POST /fn/{name}` takes its input as JSON and answers with its output as JSON.
-With `Prefer: respond-async` the call becomes a job, which survives restarts and is followed under `/jobs`.
+What isn't done while its connection may be held becomes a job (202), which survives restarts and is followed
+under `/jobs`; with `Prefer: respond-async` it is one from the start.
+`POST /fn/{name}?explain=1` answers which way the call would go, and why, and executes nothing.
 With `Accept: text/event-stream` it is answered while it runs, as server-sent events: `item` for each part of
 the output of a function that streams, `progress`, and last `result` or `error` with what else is the body.
 
@@ -145,10 +148,13 @@ def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
                 },
             },
             "202": {
-                **job_answer("The call is a job now; follow it at `Location`."),
+                **job_answer(
+                    "The call is a job now; follow it at `Location`. It asked for that, should take longer "
+                    "than its connection may be held, or has taken longer and goes on."
+                ),
                 "headers": {
                     key: {"$ref": f"#/components/headers/{key}"}
-                    for key in (*ACCEPTED_HEADERS, *_QUOTA_HEADERS)
+                    for key in (*ACCEPTED_HEADERS, "Vary", *_QUOTA_HEADERS)
                 },
             },
             **refer("call", CALL_PROBLEMS),

@@ -22,6 +22,8 @@ CAPACITY: Final[Json] = {
         "waiting_cost": {"type": "number", "description": "Their cost together."},
         "mean_s": {**_SECONDS, "description": "How long an execution takes on average."},
         "p95_s": {**_SECONDS, "description": "What 95 of 100 don't exceed."},
+        "p50_s": {**_SECONDS, "description": "What half of the last hundred don't exceed."},
+        "known": {"type": "integer", "description": "Of how many of the last executions that is."},
         "cost_s": {**_SECONDS, "description": "How long a cost of 1 takes; 0 where inputs have no cost."},
         "by_cost": {
             "type": "array",
@@ -29,7 +31,12 @@ CAPACITY: Final[Json] = {
             "items": {
                 "type": "object",
                 "required": ["cost", "mean_s", "p95_s"],
-                "properties": {"cost": {"type": "integer"}, "mean_s": _SECONDS, "p95_s": _SECONDS},
+                "properties": {
+                    "cost": {"type": "integer"},
+                    "mean_s": _SECONDS,
+                    "p95_s": _SECONDS,
+                    "known": {"type": "integer"},
+                },
             },
         },
         "warmth": {
@@ -39,6 +46,26 @@ CAPACITY: Final[Json] = {
         },
         "load_s": {**_SECONDS, "description": "How long loading what is missing should take."},
         "memory": {"type": "integer", "description": "Bytes that its models take."},
+    },
+}
+
+PREDICTED: Final[Json] = {
+    "type": ["object", "null"],
+    "description": "What a call should take that came now, on the runner where it should end first; null: no "
+    "linked runner can run it. What it decides is told by `POST /fn/{name}?explain=1`.",
+    "properties": {
+        "wait_s": {**_SECONDS, "description": "Until a slot is free, by the last report."},
+        "load_s": {**_SECONDS, "description": "Until what isn't loaded is."},
+        "exec_s": {**_SECONDS, "description": "Its execution, on average."},
+        "exec_p95_s": {**_SECONDS, "description": "What 95 of 100 executions don't exceed."},
+        "is_known": {"type": "boolean", "description": "Both are measured; else the budget's."},
+        "has_room": {"type": "boolean", "description": "A slot is free, by the last report."},
+        "is_cold": {"type": "boolean", "description": "Something has to be loaded first."},
+        "knows_wait": {
+            "type": "boolean",
+            "description": "The wait is measured, and the runner has just said that it is full: else the "
+            "wait decides nothing.",
+        },
     },
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.domain import WEIGHTS
-from headrace.gateway.openapi_capacity import LIVE
+from headrace.gateway.openapi_capacity import LIVE, PREDICTED
 from headrace.gateway.problem_kinds import KINDS
 
 Json = dict[str, Any]
@@ -45,6 +45,10 @@ HEADERS: Final[Json] = {
         "description": "The part of `Prefer` that was honoured.",
         "schema": {"type": "string"},
     },
+    "Vary": {
+        "description": "The headers of the call that its answer depends on.",
+        "schema": {"type": "string"},
+    },
     "Idempotent-Replayed": {
         "description": "`true`: the call was made before under its `Idempotency-Key`; this is its answer.",
         "schema": {"type": "string", "const": "true"},
@@ -65,8 +69,9 @@ PARAMETERS: Final[Json] = {
         "name": "Prefer",
         "in": "header",
         "description": "RFC 7240. `wait=N` holds the connection for at most N whole seconds; it only "
-        "shortens. `respond-async` makes the call a job: 202 at once, or with `wait=N` when the job isn't "
-        "final after N seconds. Preferences that aren't known are ignored.",
+        "shortens: what isn't done by then is a job, 202. `respond-async` makes the call a job: 202 at "
+        "once, or with `wait=N` when the job isn't final after N seconds. Preferences that aren't known are "
+        "ignored.",
         "schema": {"type": "string"},
         "example": "wait=10",
     },
@@ -76,6 +81,14 @@ PARAMETERS: Final[Json] = {
         "description": "Seconds within which the whole call has to be done; it only shortens.",
         "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 999_999_999},
         "example": 30,
+    },
+    "Headrace-Async": {
+        "name": "Headrace-Async",
+        "in": "header",
+        "description": "`never`: a job is no answer. What would be answered 202 is 503 `busy`, or 504 "
+        "`hold-exceeded`, and `respond-async` isn't applied.",
+        "schema": {"type": "string", "enum": ["never"]},
+        "example": "never",
     },
     "Idempotency-Key": {
         "name": "Idempotency-Key",
@@ -132,6 +145,7 @@ _LISTED: Final[Json] = {
     "budget": {"type": "object", "description": "Seconds: sync, queue, soft, hard, margin."},
     "limits": {"type": "object", "description": "Bytes of JSON: input, output."},
     "state": _STATE,
+    "paused": {"type": "boolean", "description": "An operator has paused it: nothing new of it is taken."},
 }
 
 SCHEMAS: Final[Json] = {
@@ -170,9 +184,19 @@ SCHEMAS: Final[Json] = {
     "Function": {
         "type": "object",
         "description": "A function's manifest, and how it stands on this gateway.",
-        "required": ["interface", "revision", "input_schema", "output_schema", "examples", "live", *_LISTED],
+        "required": [
+            "interface",
+            "revision",
+            "input_schema",
+            "output_schema",
+            "examples",
+            "predicted",
+            "live",
+            *_LISTED,
+        ],
         "properties": {
             **_LISTED,
+            "predicted": PREDICTED,
             "live": LIVE,
             "interface": {"type": "string", "description": "Changes when what is taken or returned changes."},
             "revision": {"type": "string", "description": "Changes when anything else of it changes."},
@@ -215,7 +239,7 @@ SCHEMAS: Final[Json] = {
     "Health": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
     "Readiness": {
         "type": "object",
-        "required": ["ready", "missing", "functions", "runners"],
+        "required": ["ready", "missing", "functions", "runners", "intake"],
         "properties": {
             "ready": {"type": "boolean"},
             "missing": {"type": "array", "items": {"type": "string"}, "description": "Why it isn't ready."},
@@ -224,6 +248,19 @@ SCHEMAS: Final[Json] = {
                 "type": "array",
                 "items": {"type": "string"},
                 "description": "The runners that calls can be sent to.",
+            },
+            "intake": {
+                "type": "object",
+                "description": "What operators have turned off; it makes nothing unready.",
+                "required": ["paused", "functions"],
+                "properties": {
+                    "paused": {"type": "boolean", "description": "Whether the whole site is paused."},
+                    "functions": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "Functions of which nothing new is taken.",
+                    },
+                },
             },
         },
     },

@@ -9,6 +9,11 @@ from headrace.errors import DatabaseUnavailable
 _LONGEST_SILENCE_S: Final = 3.0
 
 
+def answers(away: float) -> bool:
+    """Whether Postgres is worth asking, so many seconds after it last answered."""
+    return away <= _LONGEST_SILENCE_S
+
+
 def require_postgres(away: float) -> None:
     """Pass while Postgres answers: behind a longer silence a query would hang as long as that takes.
 
@@ -18,5 +23,5 @@ def require_postgres(away: float) -> None:
     Raises:
         DatabaseUnavailable: it has long been silent.
     """
-    if away > _LONGEST_SILENCE_S:
+    if not answers(away):
         raise DatabaseUnavailable(f"Postgres has not answered for {away:.0f} s")

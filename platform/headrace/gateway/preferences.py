@@ -67,12 +67,14 @@ class Wishes(NamedTuple):
         deadline: its own total budget, in seconds.
         idempotency_key: what stands for it, however often it is made.
         priority: its class among its owner's jobs.
+        takes_job: whether a job is an answer that it can use.
     """
 
     prefer: Preferences = _NO_PREFERENCES
     deadline: float | None = None
     idempotency_key: str | None = None
     priority: Priority | None = None
+    takes_job: bool = True
 
 
 def wishes(headers: Mapping[bytes, bytes]) -> Wishes:
@@ -86,6 +88,7 @@ def wishes(headers: Mapping[bytes, bytes]) -> Wishes:
         deadline(headers.get(b"headrace-deadline")),
         idempotency_key(headers.get(b"idempotency-key")),
         priority(headers.get(b"headrace-priority")),
+        takes_job(headers.get(b"headrace-async")),
     )
 
 
@@ -162,6 +165,19 @@ def priority(value: bytes | None) -> Priority | None:
     if found is None:
         raise _malformed("Headrace-Priority", f"it takes {', '.join(f'`{name}`' for name in WEIGHTS)}")
     return found
+
+
+def takes_job(value: bytes | None) -> bool:
+    """Whether a job is an answer, which `Headrace-Async: never` denies.
+
+    Raises:
+        Problem: `malformed-header`.
+    """
+    if value is None:
+        return True
+    if value.strip(b" \t").lower() != b"never":
+        raise _malformed("Headrace-Async", "it takes `never`")
+    return False
 
 
 def request_id(value: bytes | None) -> str:

@@ -246,11 +246,12 @@ KINDS: Final[Mapping[str, Kind]] = {
     "busy": Kind(
         503,
         "No room for the call now",
-        "Every slot is taken, and the call could not start within the wait that is allowed. Functions that "
+        "Every slot is taken, the call could not start within the wait that is allowed, and it may not "
+        "become a job, or could not be recorded as one. Functions that "
         "are not async share one slot in each executor: a long call or job of one of them keeps it. Or the "
         "gateway takes as many batches, or as large ones, as it can.",
-        "Try again after `Retry-After` seconds. What needn't be answered at once can be a job, which waits "
-        "for its turn: `Prefer: respond-async`. More slots are the operator's to give: `HEADRACE_EXECUTORS`.",
+        "Try again after `Retry-After` seconds. Without `Headrace-Async: never` the call would be a job, "
+        "which waits for its turn. More slots are the operator's to give: `HEADRACE_EXECUTORS`.",
         retry_after=1,
     ),
     "backlog-full": Kind(
@@ -260,6 +261,14 @@ KINDS: Final[Mapping[str, Kind]] = {
         "the job was not accepted.",
         "Try again after `Retry-After` seconds.",
         retry_after=5,
+    ),
+    "intake-paused": Kind(
+        503,
+        "Nothing new is taken now",
+        "An operator has paused the function, or the whole site: no call, job or batch is taken. What was "
+        "accepted before goes on, and can be asked for.",
+        "Try again after `Retry-After` seconds; the detail may say why it is paused.",
+        retry_after=30,
     ),
     "database-unavailable": Kind(
         503,
@@ -271,10 +280,17 @@ KINDS: Final[Mapping[str, Kind]] = {
     "hold-exceeded": Kind(
         504,
         "The answer did not come while the connection could be held",
-        "The call was still running when the time for which a connection may be held ended, and was stopped.",
-        "Send less in one call, or make it a job: `Prefer: respond-async`. More time is for the function's "
-        "developer to give (`sync` in its budget), up to the operator's `HEADRACE_MAX_HOLD`; "
-        "`Prefer: wait=N` only shortens it.",
+        "The call was not finished when the time for which a connection may be held ended, and may not be "
+        "answered by a job. It was stopped, unless the detail names a job that goes on.",
+        "Send less in one call, or leave out `Headrace-Async: never`: then it goes on as a job. More time is "
+        "for the function's developer to give (`sync` in its budget), up to the operator's "
+        "`HEADRACE_MAX_HOLD`; `Prefer: wait=N` only shortens it.",
+    ),
+    "deadline-unreachable": Kind(
+        504,
+        "The deadline could not be met",
+        "Less time was left until the call's deadline than the function mostly takes, so it was not started.",
+        "Allow more time in `Headrace-Deadline`, or leave it out; the detail says how long executions take.",
     ),
     "soft-limit-exceeded": Kind(
         504,

@@ -1,13 +1,24 @@
-"""Why the ledger takes no job, or no batch, in words for the caller."""
+"""Why a call, a job or a batch isn't taken, in words for the caller."""
 
 from __future__ import annotations
 
-from headrace.gateway import job_view
+from headrace.admission import deciding, retry_after
+from headrace.gateway import call_problems, job_view
+from headrace.gateway.asked import Asked
 from headrace.gateway.problems import Problem
 from headrace.gateway.quotas import no_room_for_batch, too_many_jobs
 from headrace.ledger.batches import BatchReceipt, NewBatch, Room
 from headrace.ledger.retrying import Bounds
 from headrace.ledger.submission import NewJob, Receipt
+
+
+def not_taken(decision: deciding.Refused, asked: Asked) -> Problem:
+    """Why a call isn't taken: no runner could run it, or it takes no job and there is no room."""
+    if decision.code == "no-runner":
+        return call_problems.no_room(asked)
+    if decision.code == "function-degraded":
+        return call_problems.degraded(asked, decision.retry_after_s)
+    return Problem(decision.code, headers={"Retry-After": str(retry_after(decision.retry_after_s))})
 
 
 def refused(job: NewJob, receipt: Receipt) -> Problem:

@@ -96,6 +96,7 @@ class Retries:
 
     def _require_runner(self, old: Original) -> None:
         self._directory.find(old.function)
+        self._directory.gate.require(old.function)
         if not self._directory.was_served(old.function, old.interface, old.queue_s):
             raise Problem(
                 "no-runner",

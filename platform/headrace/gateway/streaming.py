@@ -13,12 +13,14 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 from headrace.gateway import sse
+from headrace.gateway.asked import Asked, ToJob
 from headrace.gateway.call_stream import CallStream
-from headrace.gateway.calling import Asked, Caller
+from headrace.gateway.calling import Caller
 from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange
 from headrace.gateway.http import PACED_UNTIL
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import to_problem
+from headrace.link.frames import Result
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class StreamCalls:
 
     async def answer(
         self, exchange: Exchange, asked: Asked, stream: CallStream, scope: MutableMapping[str, Any]
-    ) -> None:
+    ) -> ToJob | None:
         """Write what the call says until its end, at the client's pace while it runs.
 
         Args:
@@ -54,17 +56,23 @@ class StreamCalls:
             stream: what is said of it.
             scope: the request's, in which its connection is told of the pace.
 
+        Returns:
+            How the call is to go on as a job, where nothing was written yet and no runner had room for it.
+
         Raises:
             Problem: what became of the call, where nothing was written yet.
             ClientLeft: the client is gone and the work was stopped.
         """
-        writer = _Writer(exchange, stream)
+        writer = _Writer(exchange, asked, stream)
         writing = asyncio.create_task(writer.write())
         end = "cut-off"
         scope[PACED_UNTIL] = time.monotonic() + asked.span.hold
         try:
             try:
                 result = await self._caller.answer(asked)
+                if isinstance(result, ToJob) and not writer.is_open:
+                    end = ""
+                    return result
             except ClientLeft:
                 end = CLIENT_LEFT
                 raise
@@ -78,6 +86,7 @@ class StreamCalls:
                 exchange.code = problem.code
                 stream.end("error", problem.body(self._public_url, exchange.request_id))
             else:
+                assert isinstance(result, Result)  # once it is open the call becomes no job
                 end = "result"
                 stream.end("result", result.output)
             finally:
@@ -85,8 +94,10 @@ class StreamCalls:
             await writing
         finally:
             writing.cancel()
-            exchange.items = writer.items
-            self._metrics.stream_ended(exchange.function, end, writer.items, writer.first_item_s)
+            if end:
+                exchange.items = writer.items
+                self._metrics.stream_ended(exchange.function, end, writer.items, writer.first_item_s)
+        return None
 
 
 class _Writer:
@@ -94,14 +105,16 @@ class _Writer:
 
     Args:
         exchange: whose answer it is.
+        asked: the call; once its answer is begun, it can't be that of a job any more.
         stream: what there is to write.
     """
 
-    def __init__(self, exchange: Exchange, stream: CallStream) -> None:
+    def __init__(self, exchange: Exchange, asked: Asked, stream: CallStream) -> None:
         self.is_open = False
         self.items = 0
         self.first_item_s: float | None = None
         self._exchange = exchange
+        self._asked = asked
         self._stream = stream
         self._events = 0
         self._began = time.perf_counter()
@@ -114,6 +127,7 @@ class _Writer:
             has_news = await stream.news(sse.HEARTBEAT_S if self.is_open else OPEN_S)
             if not self.is_open:
                 self.is_open = True
+                self._asked.may_be_job = False
                 await exchange.begin(*sse.HEADERS)
             elif not has_news:
                 await exchange.write(sse.HEARTBEAT)

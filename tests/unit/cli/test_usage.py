@@ -84,7 +84,7 @@ def test_what_became_of_calls_is_told_with_why() -> None:
 
 def test_answers_count_as_what_they_mean_for_demand() -> None:
     answers = [(200, ""), (202, ""), (503, "busy"), (429, "over-quota"), (499, "client-left")]
-    answers += [(504, "hold-exceeded"), (504, "deadline-exceeded")]
+    answers += [(504, "hold-exceeded"), (504, "deadline-exceeded"), (504, "queue-deadline-exceeded")]
     answers += [(500, "function-failed"), (422, "invalid-input")]
     assert [kind_of(status, code) for status, code in answers] == [
         ("served", ""),
@@ -94,6 +94,7 @@ def test_answers_count_as_what_they_mean_for_demand() -> None:
         ("abandoned", ""),
         ("expired", ""),
         ("expired", ""),
+        None,  # the ledger has counted the job
         ("failed", "function-failed"),
         None,
     ]

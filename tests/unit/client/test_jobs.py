@@ -8,6 +8,8 @@ import pytest
 from harness.scripted_site import Answer, ScriptedSite, document, event, scripted_site, stream
 
 from headrace.client import CallRefused, Client, Event, Unreachable, events
+from headrace.client.errors import STATUSES
+from headrace.gateway.problem_kinds import KINDS
 from headrace.site.address import free_port
 
 JOB = "0199e0a0-0000-7000-8000-000000000001"
@@ -262,9 +264,53 @@ def test_a_job_may_have_a_key(site: ScriptedSite, client: Client) -> None:
     assert asked.headers["Content-Type"] == "application/json"
 
 
-def test_without_a_key_a_job_is_no_output(site: ScriptedSite, client: Client) -> None:
-    site.on("POST /fn/echo", document(QUEUED, 202))
+# ---------------------------------------------------------------------- calls that became jobs
+
+
+def test_a_call_that_became_a_job_is_followed_to_its_output(
+    site: ScriptedSite, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("headrace.client.client.time.sleep", pauses.append)
+    site.on("POST /fn/echo", document(RUNNING, 202))
+    site.on(f"GET {PATH}", document(RUNNING), document(RUNNING), document(DONE))
+
+    assert client.call("echo", {}) == 3
+    assert [one.headers.get("Prefer") for one in site.asked] == [None, *["wait=50"] * 3]
+    assert len(pauses) == 2  # the site answered at once: it would be asked without end
+
+
+def test_a_large_output_is_fetched(site: ScriptedSite, client: Client) -> None:
+    site.on("POST /fn/echo", document({"job_id": JOB, "status": "succeeded", "result_url": "x"}, 202))
+    site.on(f"GET {PATH}/result", document([1]))
+
+    assert client.call("echo", {}) == [1]
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "code", "said"),
+    [
+        (
+            {"status": "failed", "error": {"category": "worker-lost", "message": "Its process ended."}},
+            502,
+            "worker-lost",
+            "The job failed: Its process ended.",
+        ),
+        ({"status": "failed", "error": {"category": "new", "message": "?"}}, 500, "new", "The job failed: ?"),
+        ({"status": "cancelled", "error": None}, 409, "job-cancelled", "The job was cancelled"),
+    ],
+)
+def test_a_job_that_ends_without_a_result_is_the_error_that_the_call_would_have_been(
+    site: ScriptedSite, client: Client, ended: dict[str, object], status: int, code: str, said: str
+) -> None:
+    site.on("POST /fn/echo", document(RUNNING, 202))
+    site.on(f"GET {PATH}", document({"job_id": JOB, **ended}))
 
     with pytest.raises(CallRefused) as caught:
         client.call("echo", {})
-    assert caught.value.status == 202
+    error = caught.value
+    assert (error.status, error.code, str(error)) == (status, code, said)
+
+
+def test_a_job_that_ended_badly_has_the_status_of_its_problem() -> None:
+    assert {code: KINDS[code].status for code in STATUSES if code in KINDS} == STATUSES

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from harness.scripted_calls import manifest
+from harness.scripted_calls import flexible, manifest
 
 from headrace.domain import Priority
+from headrace.errors import DatabaseUnavailable
 from headrace.gateway import job_call, job_view
+from headrace.gateway.asked import ToJob
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.invoke import Invoke
 from headrace.gateway.job_call import JobCall, JobCalls, digest_of
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.preferences import Preferences, Wishes
+from headrace.gateway.problems import Problem
 from headrace.gateway.refusals import refused
 from headrace.ids import uuid7
 from headrace.keys import KeyRow
 from headrace.ledger import reading, submission
+from headrace.ledger.reading import Job
 from headrace.ledger.submission import NewJob, Receipt
 from headrace.settings import Settings, load_settings
 
@@ -194,7 +200,7 @@ def test_a_followed_job_counts_as_accepted_whatever_became_of_it(
         nothing,
         lambda: 0.0,
     )
-    invoke = Invoke(settings, nothing, nothing, nothing, nothing, jobs, metrics, lambda: 0.0)
+    invoke = Invoke(settings, nothing, nothing, nothing, nothing, jobs, nothing, metrics)
     monkeypatch.setattr(invoke, "_accept", accept)
     monkeypatch.setattr(invoke, "_access", SimpleNamespace(info=lambda _, **line: written.append(line)))
     scope: Any = {"headers": [], "path_params": {"name": "f"}}
@@ -236,3 +242,120 @@ def test_what_the_ledger_refuses_is_told(outcome: Any, code: str, said: str) -> 
     assert problem.code == code
     assert said in problem.detail
     assert ("Retry-After" in problem.headers) == (code != "key-conflict")
+
+
+# ---------------------------------------------------------------------- calls that became jobs
+
+
+def job_of(state: str, **more: Any) -> Job:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    told: dict[str, Any] = {
+        **dict.fromkeys(Job.__struct_fields__),
+        **dict.fromkeys(("attempts", "charged", "sequence", "progress_sequence"), 0),
+        **dict.fromkeys(("created_at", "queue_deadline_at", "deadline_at"), now),
+        "job_id": "j1",
+        "function": "echo",
+        "state": state,
+        "attempt": 2,
+        "error_errors": [],
+        "waited_s": 0.25,
+        "execution_s": 3.0,
+        **more,
+    }
+    return Job(**told)
+
+
+class Answered:
+    """What a client is answered by `JobCalls` on a ledger where a job stands so; None: Postgres is silent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, job: Job | None) -> None:
+        async def find(*_: Any, actor: str) -> Job:
+            if job is None:
+                raise DatabaseUnavailable("away")
+            return job
+
+        async def send(message: Any) -> None:
+            self.messages.append(message)
+
+        class Submitter:
+            async def submit(self, new: NewJob) -> Receipt:
+                return receipt_of(new.job_id, "replayed")
+
+        monkeypatch.setattr(reading, "find", find)
+        nothing: Any = None
+        watcher: Any = SimpleNamespace(gateway_id="g", actor="g")
+        served: Any = SimpleNamespace(was_served=lambda *_: True)
+        submitter: Any = Submitter()
+        self.jobs = JobCalls(load_settings(), served, submitter, watcher, nothing, lambda: 0.0)
+        self.messages: list[Any] = []
+        self.exchange = Exchange({}, "j1", "r", nothing, send, nothing)
+        self.asked = flexible()
+        self.asked.job_id = "j1"
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.messages[1]["body"])
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.messages[0]["headers"])
+
+
+def test_a_call_that_was_handed_over_is_answered_as_its_job_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Answered(monkeypatch, job_of("running"))
+    asyncio.run(running.jobs.handed(running.exchange, running.asked, "j1"))
+    assert (running.exchange.status, running.body["status"], running.body["attempt"]) == (202, "running", 2)
+    assert running.headers[b"headrace-job-id"] == b"j1"
+    assert running.headers[b"location"] == b"/jobs/j1"
+    assert (running.asked.attempt, running.asked.queue_ms, running.asked.exec_ms) == (2, 250, 3000)
+
+    ended = Answered(monkeypatch, job_of("succeeded", small_result=b'"done"'))
+    asyncio.run(ended.jobs.handed(ended.exchange, ended.asked, "j1"))
+    assert (ended.exchange.status, ended.body) == (200, "done")
+
+    failed = Answered(monkeypatch, job_of("failed", error_category="worker-lost", error_message="Gone."))
+    with pytest.raises(Problem) as caught:
+        asyncio.run(failed.jobs.handed(failed.exchange, failed.asked, "j1"))
+    assert (caught.value.code, caught.value.detail) == ("worker-lost", "Gone.")
+
+
+def test_where_postgres_falls_silent_after_the_handover_the_job_is_told_of_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = Answered(monkeypatch, None)
+    asyncio.run(silent.jobs.handed(silent.exchange, silent.asked, "j1"))
+    assert (silent.exchange.status, silent.body["status"]) == (202, "running")
+    assert silent.body.keys() >= {"job_id", "status_url", "function", "created_at", "attempt"}
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "state"),
+    [(job_of("running"), 202, "running"), (None, 202, "queued"), (job_of("queued"), 202, "queued")],
+)
+def test_a_call_whose_runner_had_recorded_it_joins_its_own_job(
+    monkeypatch: pytest.MonkeyPatch, job: Job | None, status: int, state: str
+) -> None:
+    here = Answered(monkeypatch, job)
+    call = here.jobs.become(here.asked, 1.0, 0.0, ToJob(1, 1, "lost"))
+    asyncio.run(here.jobs.answer(here.exchange, call))
+    assert (here.exchange.status, here.body["status"]) == (status, state)
+    assert not here.exchange.is_replay  # it is the same call
+
+
+def test_a_result_that_was_recorded_meanwhile_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Answered(monkeypatch, job_of("succeeded", small_result=b"1"))
+    call = here.jobs.become(here.asked, 1.0, 0.0, ToJob(1, 1, "lost"))
+    asyncio.run(here.jobs.answer(here.exchange, call))
+    assert (here.exchange.status, here.body, call.attempt) == (200, 1, 2)
+
+
+def test_whom_a_job_is_no_answer_is_told_which_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Answered(monkeypatch, job_of("running"))
+    wishes = Wishes(ASYNC, idempotency_key="k", takes_job=False)
+    call = here.jobs.prepare(here.exchange, manifest(), (b"{}", {}), KeyRow("k", "o", "o"), wishes)
+    assert (call.is_async, here.exchange.applied) == (False, b"")
+    call.hold = 0.0
+    with pytest.raises(Problem) as caught:
+        asyncio.run(here.jobs.answer(here.exchange, call))
+    assert (caught.value.code, caught.value.extra) == ("hold-exceeded", {"job_id": "j1"})
+    assert caught.value.headers["Headrace-Job-Id"] == "j1"

@@ -93,3 +93,15 @@ def test_no_timer_outlives_its_wait() -> None:
         assert all(timer.cancelled() for timer in loop._scheduled if timer.when() > loop.time() + 100)
 
     run(scenario)
+
+
+def test_a_cut_link_loses_the_call_and_blames_nobody() -> None:
+    async def scenario(pending: PendingCall) -> None:
+        assert not pending.is_cut
+        waiting = asyncio.ensure_future(pending.wait(1000))
+        await asyncio.sleep(0)
+        pending.cut()
+        assert await waiting == Lost("job", 1, charged=True, suspect=False)
+        assert pending.is_cut
+
+    run(scenario)

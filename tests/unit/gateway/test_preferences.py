@@ -197,6 +197,21 @@ def test_malformed_priority(value: bytes) -> None:
     assert "`low`, `normal`, `high`" in caught.value.detail
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, True), (b"never", False), (b" Never\t", False), (b"NEVER", False)]
+)
+def test_whether_a_job_is_an_answer(value: bytes | None, expected: bool) -> None:
+    assert preferences.takes_job(value) == expected
+
+
+@pytest.mark.parametrize("value", [b"", b"always", b"0", b"never, never", b'"never"'])
+def test_nothing_else_can_be_said_of_it(value: bytes) -> None:
+    with pytest.raises(Problem) as caught:
+        preferences.takes_job(value)
+    assert caught.value.code == "malformed-header"
+    assert "`never`" in caught.value.detail
+
+
 @pytest.mark.parametrize("value", [b"a", b"x" * 128, b"0af7651916cd43dd8448eb211c80319c", b"a/b:c=!~"])
 def test_a_clients_request_id_is_kept(value: bytes) -> None:
     assert preferences.request_id(value) == value.decode()
@@ -356,6 +371,7 @@ def test_no_header_raises_anything_but_a_problem(value: bytes) -> None:
         preferences.deadline,
         preferences.idempotency_key,
         preferences.priority,
+        preferences.takes_job,
         preferences.request_id,
         preferences.check_accept,
         preferences.wants_events,

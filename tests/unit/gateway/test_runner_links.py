@@ -14,7 +14,7 @@ from harness.scripted_runner import SECRET, ScriptedRunner, settle
 from headrace.domain import RunnerInfo
 from headrace.gateway import runners
 from headrace.gateway.runners import RunnerLink, RunnerLinks
-from headrace.link.frames import Call, Handed, Item, Lost, Pong, Progress, Result
+from headrace.link.frames import Call, Duplicate, Item, Lost, Pong, Progress, Result
 from headrace.link.stream import FrameStream
 
 
@@ -163,7 +163,7 @@ def test_a_frame_that_no_runner_sends_ends_the_link(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with site(tmp_path) as (links, runner, serving):
             pending = serving.link.call(call())
-            runner.say(Handed("job"))
+            runner.say(Duplicate("job", "other"))
             assert isinstance(await answered(pending), Lost)
             await linked(links)  # and dials again
 

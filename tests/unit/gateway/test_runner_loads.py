@@ -15,7 +15,20 @@ from headrace.capacity import Capacity
 from headrace.gateway import runners
 from headrace.gateway.functions import state_of
 from headrace.gateway.runners import Serving
-from headrace.link.frames import Call, Error, Lost, Ping, Pong, Refused, Result, Service, Started, Stop
+from headrace.link.frames import (
+    Call,
+    Error,
+    Fenced,
+    Handed,
+    Lost,
+    Ping,
+    Pong,
+    Refused,
+    Result,
+    Service,
+    Started,
+    Stop,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +59,22 @@ def test_an_answer_is_delivered_and_says_the_load(tmp_path: Path, answer: Any) -
             runner.say(answer)
             assert await answered(pending) == answer
             assert serving.load == 3
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("answer", "load"),
+    [(Handed("job"), 2), (Handed("job", withdrawn=True), 1), (Fenced("job"), 1)],
+)
+def test_a_call_that_is_handed_over_goes_on_in_its_slot(tmp_path: Path, answer: Any, load: int) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path) as (_, runner, serving):
+            pending = serving.link.call(call())
+            serving.link.call(call("other"))
+            runner.say(answer)
+            assert await answered(pending) == answer
+            assert serving.load == load
 
     run(scenario)
 

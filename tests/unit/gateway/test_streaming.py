@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.scripted_calls import Site, asked, error, in_turn, lost, refused, result, run, site
+from harness.scripted_calls import Site, asked, error, flexible, in_turn, lost, refused, result, run, site
 from harness.scripted_runner import HANG_UP, settle
 
 from headrace.gateway import calling, sse, streaming
+from headrace.gateway.asked import ToJob
 from headrace.gateway.call_stream import WINDOW, CallStream
 from headrace.gateway.exchange import ClientLeft, Exchange
 from headrace.gateway.http import PACED_UNTIL
@@ -31,7 +32,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class Following:
     """A call and its client, which reads while `reads` is set, and leaves when `leaves` is."""
 
-    def __init__(self, here: Site, **wishes: Any) -> None:
+    def __init__(self, here: Site, make: Any = asked, **wishes: Any) -> None:
         self.here = here
         self.reads, self.leaves = asyncio.Event(), asyncio.Event()
         self.reads.set()
@@ -39,14 +40,14 @@ class Following:
         self.news = asyncio.Event()
         self.stream = CallStream()
         self.scope: dict[str, Any] = {}
-        self.asked = asked(receive=self._receive, stream=self.stream, **wishes)
+        self.asked = make(receive=self._receive, stream=self.stream, **wishes)
         self.exchange = Exchange(
             {}, self.asked.job_id, "request", self._receive, self._send, here.metrics.of("echo")
         )
         self.exchange.function = "echo"
 
-    async def answer(self) -> None:
-        await StreamCalls(self.here.caller, self.here.metrics, "").answer(
+    async def answer(self) -> ToJob | None:
+        return await StreamCalls(self.here.caller, self.here.metrics, "").answer(
             self.exchange, self.asked, self.stream, self.scope
         )
 
@@ -217,6 +218,34 @@ def test_a_problem_before_the_first_event_keeps_its_status(
             assert client.messages == []
             sample = here.metrics.registry.get_sample_value
             assert sample("headrace_streams_total", {"function": "echo", "end": code}) == 1
+
+    run(scenario)
+
+
+def test_without_room_it_may_go_on_as_a_job_as_nothing_was_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path, refused) as here:
+            client = Following(here, flexible)
+            assert await client.answer() == ToJob(0, 0, "full")
+            assert client.messages == []
+            sample = here.metrics.registry.get_sample_value  # the job's stream is what counts
+            assert sample("headrace_streams_total", {"function": "echo", "end": "cut-off"}) is None
+
+    run(scenario)
+
+
+def test_once_it_has_begun_it_becomes_no_job(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path, lambda call: Started(call.job_id, 1)) as here:
+            client = Following(here, flexible)
+            answering = asyncio.ensure_future(client.answer())
+            await client.until(lambda: client.messages)
+            assert not client.asked.may_be_job
+            here.runners[0].say(lost(here.calls[0], charged=True))
+
+            assert await answering is None
+            ((kind, document),) = client.events
+            assert (kind, document["code"]) == ("error", "worker-lost")
 
     run(scenario)
 

@@ -1,16 +1,11 @@
-"""Whether a call is taken, by whom, and how long its connection may be held. No I/O, no clock.
-
-So far every call is synchronous; a call without room is refused.
-"""
+"""By which runner a call is done."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol, TypeVar
-
-from headrace.domain import Budget
+from typing import Final, Protocol, TypeVar
 
 
 class RunnerLoad(Protocol):
@@ -36,35 +31,6 @@ R = TypeVar("R", bound=RunnerLoad)
 
 _AS_SOON: Final = 1.25
 _NOISE_S: Final = 0.005
-
-
-class Span(NamedTuple):
-    """How long a call may take, in seconds from its acceptance.
-
-    Args:
-        hold: until the connection is answered in any case.
-        total: until the deadline, after which a result is worthless.
-    """
-
-    hold: float
-    total: float
-
-
-def span(
-    budget: Budget, *, wait: float | None, deadline: float | None, max_hold: float, streams: bool = False
-) -> Span:
-    """The time a call gets.
-
-    Args:
-        budget: the function's.
-        wait: what the caller prefers to wait at most (`Prefer: wait`, RFC 7240); None says nothing.
-        deadline: the caller's own total budget; it only ever shortens.
-        max_hold: the gateway's cap.
-        streams: its answer is written meanwhile, so that a silent connection isn't what bounds it.
-    """
-    total = budget.total if deadline is None else min(budget.total, deadline)
-    hold = total if streams else min(budget.sync, max_hold, total)
-    return Span(hold if wait is None else min(hold, wait), total)
 
 
 def finish_s(load: int, slots: int, mean_s: float) -> float:
@@ -95,8 +61,3 @@ def most_room(runners: Iterable[R]) -> R | None:
                 lowest, best = share, []
             best.append(runner)
     return best[0] if len(best) == 1 else random.choice(best)  # noqa: S311 - spreads load, guards nothing
-
-
-def retry_after(seconds: float) -> int:
-    """`Retry-After` for room expected in so many seconds: whole seconds, 1 to 600."""
-    return math.ceil(min(600, max(1, seconds)))

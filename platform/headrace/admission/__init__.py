@@ -1,0 +1,30 @@
+"""Whether a call is taken, by whom, and how long its connection may be held. No I/O, no clock.
+
+`decide` is the rule, over what `predict` makes of the runners' reports; docs/admission.md has both in words,
+and the table of cases that is its test.
+"""
+
+from headrace.admission.choosing import RunnerLoad, finish_s, most_room
+from headrace.admission.deciding import Decision, Job, Refused, Snapshot, Sync, Wish, decide, may_start_soon
+from headrace.admission.prediction import Candidate, Predicted, predict
+from headrace.admission.spans import Span, retry_after, span
+
+__all__ = [
+    "Candidate",
+    "Decision",
+    "Job",
+    "Predicted",
+    "Refused",
+    "RunnerLoad",
+    "Snapshot",
+    "Span",
+    "Sync",
+    "Wish",
+    "decide",
+    "finish_s",
+    "may_start_soon",
+    "most_room",
+    "predict",
+    "retry_after",
+    "span",
+]
