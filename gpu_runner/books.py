@@ -74,6 +74,10 @@ class Books:
             for name, function in functions.items()
         }
 
+    def has(self, call: LocalCall) -> bool:
+        """Whether a call waits or runs here still."""
+        return self.calls.get(call.job_id) is call or self.parked.get(call.job_id) is call
+
     def is_cold(self) -> bool:
         """Whether no executor is ready."""
         return not any(executor.is_ready for executor in self.executors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 
 from gpu_runner.answers import answer_of, answer_of_lost
 from gpu_runner.batching.joining import Joining
@@ -127,7 +128,7 @@ class Endings:
         """
         books = self._books
         cold = books.is_cold()
-        for call in [call for call in books.calls.values() if call.executor is None]:
+        for call in self._one_by_one(call for call in books.calls.values() if call.executor is None):
             reason = books.degraded.get(call.frame.function)
             if call.is_job and (reason or (cold and not call.alone)):
                 self.stop(call)
@@ -149,6 +150,7 @@ class Endings:
                 call.executor = None
                 call.wait_until = call.hold_until
                 slots.push_back(call)
+                self._joining.hurry(slots)
 
     def _release(self, call: LocalCall, executor: ExecutorProcess) -> Slots:
         slots = self._books.slots[call.frame.function]
@@ -158,8 +160,12 @@ class Endings:
 
     def caller_lost(self, caller: Caller) -> None:
         """A gateway is gone: the work that only it waited for is stopped."""
-        for call in [call for call in self._books.calls.values() if call.caller is caller]:
+        for call in self._one_by_one(call for call in self._books.calls.values() if call.caller is caller):
             self.stop(call)
+
+    def _one_by_one(self, calls: Iterable[LocalCall]) -> Iterator[LocalCall]:
+        """Calls to be ended, each if it is here still: the end of one may start others, or end them."""
+        return (call for call in list(calls) if self._books.has(call))
 
     def overdue(self, now: float) -> None:
         """Refuse what has waited as long as it may, at an instant of `time.monotonic()`."""
@@ -195,7 +201,7 @@ class Endings:
         books = self._books
         waiting = [*books.calls.values(), *books.parked.values()]
         late = [one for one in waiting if one.is_job and one.executor is None and one.deadline_at <= now]
-        for call in late:
+        for call in self._one_by_one(late):
             if call.executor is None:  # else it has got the slot of one of those before it
                 self._withdraw(call)
                 books.give_up(call)

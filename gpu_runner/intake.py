@@ -148,4 +148,5 @@ class Intake:
         else:
             self._books.calls[call.job_id] = call
             slots.turns.arrive(call)
+            self._joining.hurry(slots)
         asyncio.get_running_loop().call_soon(self._placing.share_around, slots)

@@ -86,7 +86,7 @@ class Lot(LocalCall):
         self.started_with = 0
         """How many calls it had when it started."""
         self.callers = 0
-        """How many of them were direct ones: who is answered may call again."""
+        """How many are through that were direct ones to the end: who is answered may call again."""
         self.has_succeeded = False
         """Whether any of its calls has: only then is its time one to expect of others."""
         self._size = 0
@@ -134,6 +134,7 @@ class Lot(LocalCall):
     def settle(self, call: Joined) -> None:
         """One of the calls of the running lot is through."""
         del self.calls[call.job_id]
+        self.callers += not call.is_job
 
     @property
     def is_wanted(self) -> bool:
@@ -152,7 +153,6 @@ class Lot(LocalCall):
         """Note the start of all; the lot is interrupted and killed as the last of its calls would be."""
         self.is_open = False
         self.started_with = len(self.calls)
-        self.callers = sum(not call.is_job for call in self.calls.values())
         self.deadline_at = max(call.deadline_at for call in self.calls.values())
         super().start(executor, patience_s)
         for call in self.calls.values():

@@ -3,8 +3,8 @@
 The mean is exponentially weighted, so that it follows a change within some ten executions. The median is of
 the last 101, exactly. The 95th percentile is read from two histograms of `headrace.histograms`, the one that
 fills and the full one before it: within 8.7% of that of the last 256 to 511 executions, in memory that
-doesn't grow with them. Each bucket of cost has a mean and a 95th percentile of its own, as cost is what times
-differ by.
+doesn't grow with them. Of fewer than 20 executions the slowest would be it, which mostly is the first: it is
+left out. Each bucket of cost has a mean and a 95th percentile of its own, as cost is what times differ by.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from headrace.histograms import Histogram, cost_bucket, merged
 _WEIGHT: Final = 0.1  # of the newest execution in the running mean
 _RECENT: Final = 101  # executions that the median is of
 _FEW: Final = 5  # fewer say nothing: the first may have been slow, and others shall not fail for that
+_ENOUGH: Final = 20  # of fewer, the slowest is the 95th percentile
 GENERATION: Final = 256
 """After so many executions a histogram is full, and the one before it is forgotten."""
 
@@ -24,20 +25,23 @@ GENERATION: Final = 256
 class Spread:
     """The mean and the 95th percentile of some executions, in seconds."""
 
-    __slots__ = ("_before", "_filling", "mean")
+    __slots__ = ("_before", "_filling", "_most", "_most_before", "mean")
 
     def __init__(self) -> None:
         self.mean = 0.0
         """The running mean, exponentially weighted: 0 until something has run."""
         self._filling = Histogram()
         self._before = Histogram()
+        self._most = self._most_before = 0.0
 
     def observe(self, seconds: float) -> None:
         """Count one execution."""
         self.mean = seconds if self.mean == 0.0 else self.mean + _WEIGHT * (seconds - self.mean)
         if self._filling.number >= GENERATION:
             self._before, self._filling = self._filling, Histogram()
+            self._most_before, self._most = self._most, 0.0
         self._filling.observe(seconds)
+        self._most = max(self._most, seconds)
 
     @property
     def known(self) -> int:
@@ -46,8 +50,12 @@ class Spread:
 
     @property
     def p95(self) -> float:
-        """The 95th percentile; 0 until something has run."""
-        return merged((self._before, self._filling)).quantile(0.95)
+        """The 95th percentile, the slowest left out where it would be that; 0 until something has run."""
+        known = self.known
+        share = 0.95 if known >= _ENOUGH else (known - 1.5) / max(known, 1)  # that of the last but one
+        # The middle of a bucket may be more than there was: what steadily takes 9.6 s would be over 10 s.
+        most = max(self._most, self._most_before)
+        return min(merged((self._before, self._filling)).quantile(share), most)
 
 
 class ServiceTime:

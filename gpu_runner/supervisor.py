@@ -282,14 +282,18 @@ class Supervisor:
 
     def _tick(self) -> None:
         self._ticking = None
-        now = time.monotonic()
+        try:
+            self._keep_limits(time.monotonic())
+        finally:  # whatever is wrong with one call, the limits of the others are kept
+            if self._calls:
+                self._keep_ticking()
+
+    def _keep_limits(self, now: float) -> None:
         self._endings.overdue(now)
         self._splitting.look(now)
         self.models.look_if_short()
         for executor in self.executors:
             enforce(executor, now)
-        if self._calls:
-            self._keep_ticking()
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new; return when the calls have ended, or after so many seconds."""

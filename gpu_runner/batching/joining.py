@@ -117,6 +117,8 @@ class Joining:
         lot = self._open_for(call)
         if lot is not None and (lot.is_job or lot.executor is not None):
             self._join(call, lot, slots)
+            if lot.lingers_until:
+                asyncio.get_running_loop().call_soon(self.hurry, slots)  # once all that was claimed is here
             return
         self._give_job_turn(call.frame.function, slots)
         if is_kept:
@@ -261,7 +263,8 @@ class Joining:
     def hurry(self, slots: Slots | None = None) -> None:
         """Others wait for these slots, or for any: what lingers there runs now."""
         for lot, (executor, _) in list(self._lingering.items()):
-            if slots is None or self._books.slots[lot.frame.function] is slots:
+            is_theirs = slots is None or self._books.slots[lot.frame.function] is slots
+            if is_theirs and lot in self._lingering:  # one before it may have let it run
                 self._go(lot, executor)
 
     def _go(self, lot: Lot, executor: ExecutorProcess) -> None:
@@ -323,6 +326,7 @@ class Joining:
         for call in lot.parts:
             call.wait_until = call.hold_until
         slots.push_back(lot)
+        self.hurry(slots)
 
     def overdue(self, now: float) -> Iterator[Joined]:
         """Leave out the direct calls that have waited as long as they may."""

@@ -41,10 +41,11 @@ class Channel:
     def _send(self, data: bytes) -> None:
         try:
             with self._sending:
-                if self._held:
-                    held, self._held = self._held, []
-                    data = b"".join((*held, data))
+                data = b"".join((*self._held, data))
                 if data:
+                    # A body's thread may be interrupted after each call: none is between these two lines, as
+                    # what is held is another's.
+                    self._held = []
                     self._socket.sendall(data)
         except OSError as error:
             raise EOFError from error

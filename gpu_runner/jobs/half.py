@@ -149,6 +149,7 @@ class JobHalf:
         for job in self._held.running():
             self._held.kill(job, "leaving")
         await step(self._held.all_ended())
+        await step(self._handovers.flush())
         if jobs := self._held.running():
             log.warning("%d jobs didn't end", len(jobs))
         await step(self._streaming.flush())

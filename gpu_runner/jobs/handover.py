@@ -21,7 +21,7 @@ from gpu_runner.jobs.recording import Recording
 from gpu_runner.jobs.session import Ledger
 from gpu_runner.jobs.unsettled import Settling, Unsettled
 from gpu_runner.metrics import RunnerMetrics
-from headrace.database import ANSWER_WITHIN
+from headrace.database import ANSWER_WITHIN, within
 from headrace.errors import DatabaseError, DatabaseNotReached, DatabaseUnavailable
 from headrace.ledger.handover import Recorded
 from headrace.link.frames import Answer, Fenced, Handed, Handover
@@ -212,7 +212,8 @@ class Handovers:
         """A call has ended before it is known to be recorded."""
         assert recording.reply is not None
         if recording.sent == "no":
-            self._conclude(recording, "answered", recording.reply)
+            is_cut_off = recording.ended_by and recording.outcome().kind not in _FINAL
+            self._conclude(recording, "answered", recording.lost() if is_cut_off else recording.reply)
         elif recording.sent == "unknown" or self._is_leaving:
             self._answer_if_final(recording, recording.reply)
 
@@ -226,7 +227,8 @@ class Handovers:
             if not (recording.ended_by or self._is_leaving):
                 return
             reply = recording.lost()
-        until = boot_time() + self._ledger.lease_s + 2 * ANSWER_WITHIN
+        most_bytes = max(_MOST_BYTES, recording.call.size)  # of a transaction that may be on its way
+        until = boot_time() + self._ledger.lease_s + ANSWER_WITHIN + within(most_bytes)
         self._users[recording.claim_id] += 1
         self.settling.add(Unsettled(recording.function, outcome, recording.claim_id, until))
         self._conclude(recording, "answered", reply)
@@ -275,8 +277,11 @@ class Handovers:
             await self._emptied.wait()
 
     def leave(self) -> None:
-        """Record nothing more; what has ended, and what ends from now on, is told as it is."""
+        """Record nothing more: what has ended is told as it is, and what runs is killed, uncharged."""
         self._is_leaving = True
         for recording in list(self._open):
             if recording.reply is not None:
                 self._ended(recording)
+            else:
+                recording.ended_by = "leaving"
+                self._runs.kill(recording.job_id, recording)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -109,6 +110,25 @@ def test_what_is_held_leaves_together_and_before_what_is_sent(pair: tuple[Channe
     assert channel.hold(frames[3])
     channel.flush()
     assert peer.recv(1000) == pack(frames[3])
+
+
+def test_who_is_interrupted_before_sending_leaves_what_is_held(pair: tuple[Channel, socket.socket]) -> None:
+    channel, peer = pair
+    held, sent = Done("held", b"", 0.0), Done("sent", b"", 0.0)
+    channel.hold(held)
+
+    def interrupt(_: object, event: str, called: object) -> None:
+        if event == "c_return" and getattr(called, "__name__", "") == "join":
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            channel.send(sent)
+    finally:
+        sys.setprofile(None)
+    channel.flush()
+    assert peer.recv(1000) == pack(held)
 
 
 def test_frames_of_several_threads_are_not_mixed(pair: tuple[Channel, socket.socket]) -> None:

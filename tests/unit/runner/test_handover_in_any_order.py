@@ -35,6 +35,7 @@ class Chance:
         self.asked: set[str] = set()  # its handover was read while it was its gateway's
         self.given_up: set[str] = set()  # stopped, or its link lost, before that
         self.reaped: set[str] = set()
+        self.passed = 0  # so often time has, since a transaction was answered
         self.answered_when_sent: list[str] = []
         self._record = bench.ledger.hand_over
         bench.ledger.hand_over = self._hand_over  # type: ignore[method-assign]
@@ -51,6 +52,8 @@ class Chance:
             await self.answer_a_transaction(what)
         else:
             self.happens_to_all(what)
+        if self.passed == 3:  # no transaction takes a minute: long before, it is cut
+            await self.answer_a_transaction("lost before its effect")
         await self.bench.settled()
 
     def happens(self, what: str, job_id: str) -> None:
@@ -87,6 +90,7 @@ class Chance:
                 executor.lose()
                 executor.become_ready()
             case _:  # time passes
+                self.passed += 1
                 self.clock.now += 20
                 self.bench.handovers.guard(self.clock.now)
 
@@ -105,6 +109,7 @@ class Chance:
 
     async def answer_a_transaction(self, what: str) -> None:
         ledger = self.bench.ledger
+        self.passed = 0
         ledger.trouble.clear()
         if what == "reply lost":
             ledger.trouble["reply"] = lambda _: DatabaseUnavailable("lost")
@@ -122,6 +127,10 @@ class Chance:
         (executor,) = bench.executors
         bench.ledger.trouble.clear()
         bench.ledger.open["hand_over"].set()
+        await bench.settled()
+        if not executor.is_ready:  # it was killed, as a lease ran out
+            executor.lose()
+            executor.become_ready()
         while bench.supervisor._calls:
             for job_id in list(executor.calls):
                 executor.finish(job_id)

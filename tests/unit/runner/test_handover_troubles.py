@@ -1,4 +1,4 @@
-"""Handovers where an owner cancels, somebody else has the job, Postgres is away, or the runner leaves."""
+"""Handovers where an owner cancels, somebody else has the job, or Postgres is away."""
 
 from __future__ import annotations
 
@@ -248,6 +248,24 @@ def test_an_insert_that_comes_late_is_settled() -> None:
     run(scenario)
 
 
+def test_the_insert_of_a_large_input_may_come_later() -> None:
+    async def scenario(bench: JobBench, clock: Clock) -> None:
+        take_nothing(bench, DatabaseUnavailable("lost"))
+        job_id = bench.gateway.send("many", text="x" * 10 * 2**20)  # 40 s
+        hand_over(bench, job_id)
+        await tried(bench)
+        bench.executors[0].finish(job_id)
+        mend(bench)
+        clock.now += bench.ledger.lease_s + 59
+        before = len(bench.ledger.batches)
+        await bench.ledger.until(lambda: len(bench.ledger.batches) >= before + 2)
+        assert bench.handovers.settling.count() == 1
+        clock.now += 2
+        await bench.ledger.until(lambda: not bench.handovers.settling.count())
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("end", ["lost", "retryable"])
 def test_where_another_start_is_needed_the_ledger_decides(end: str) -> None:
     async def scenario(bench: JobBench, _: Clock) -> None:
@@ -299,56 +317,6 @@ def test_what_may_be_recorded_is_stopped_before_another_may_start_it() -> None:
         assert bench.ledger.outcomes[job_id].kind == "returned"
 
     run(scenario)
-
-
-# ---------------------------------------------------------------------- leaving
-
-
-def test_a_runner_that_leaves_waits_for_what_is_on_its_way() -> None:
-    async def scenario(bench: JobBench, _: Clock) -> None:
-        bench.ledger.open["reply"].clear()
-        job_id = bench.gateway.send("many")
-        hand_over(bench, job_id)
-        await bench.settled()
-        bench.executors[0].finish(job_id)
-        flush = asyncio.create_task(bench.handovers.flush())
-        await bench.settled()
-        assert not flush.done()
-        bench.ledger.open["reply"].set()
-        await flush
-        assert bench.told(job_id) == Handed(job_id)
-
-    run(scenario)
-
-
-def test_a_runner_that_leaves_records_nothing_more_and_says_how_each_ended() -> None:
-    async def scenario(bench: JobBench, clock: Clock) -> None:
-        (executor, other) = bench.executors
-        lose_replies(bench)
-        bench.ledger.trouble["finish"] = lambda _: DatabaseUnavailable("away")
-        lost, running_still = bench.gateway.send("many"), bench.gateway.send("many")
-        late = bench.gateway.send("many")
-        for job_id in (lost, running_still):
-            hand_over(bench, job_id)
-        await tried(bench)
-        ended = executor if lost in executor.calls else other
-        ended.lose()
-        assert bench.told(lost) is None
-        bench.handovers.leave()
-        assert isinstance(bench.told(lost), Lost)
-        hand_over(bench, late)
-        for one in bench.executors:
-            if one.calls:
-                one.lose()
-        assert isinstance(bench.told(running_still), Lost)
-        assert isinstance(bench.told(late), Lost)
-        assert {call.job_id for _, calls in bench.ledger.handovers for call in calls} == {lost, running_still}
-        mend(bench)
-        await bench.ledger.until(lambda: not bench.handovers.settling.count())
-        await bench.settled()
-        clock.now += 1
-
-    run(scenario, executors=2)
 
 
 def test_a_failure_that_isnt_known_to_be_recorded_is_answered_too() -> None:

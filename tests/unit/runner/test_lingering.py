@@ -12,6 +12,8 @@ from bench import run as run_bench
 from lot_bench import end, joined, lots, running
 
 from gpu_runner.batching import joining
+from gpu_runner.jobs.recording import Recording
+from headrace.link.frames import Handover
 
 
 def run(scenario: Any, **options: Any) -> None:
@@ -276,6 +278,19 @@ def test_nothing_lingers_where_calls_come_slowly() -> None:
         assert joined(executor)[-1] == [first]
         end(executor)
         assert joined(executor)[-1] == [second]
+        end(executor)
+
+    run(scenario)
+
+
+def test_nobody_waits_for_those_whose_calls_became_jobs() -> None:
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        come_fast(bench)
+        ((call,),) = [list(lot.calls) for lot in running(executor)]
+        Recording(bench.supervisor._calls[call], Handover(call), lambda _: None)
+        end(executor)
+        assert len(joined(executor)[-1]) == 2
         end(executor)
 
     run(scenario)

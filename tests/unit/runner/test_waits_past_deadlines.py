@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +13,7 @@ from bench import MODULES, Bench
 from bench import run as run_bench
 from job_bench import JobBench, a_job, job_bench
 from lot_bench import answer, end, joined
+from rig import Gateway
 
 from gpu_runner.frames import Load, Loaded, Loading, RunBatch
 
@@ -105,6 +107,58 @@ def test_a_job_that_waits_for_its_earlier_start_to_end_has_a_deadline() -> None:
         assert executor.runs == [job.job_id]
 
     run(scenario, *MODULES)
+
+
+def test_one_that_is_given_up_lets_others_start_without_those_that_are_late() -> None:
+    async def scenario(bench: JobBench) -> None:
+        (executor,) = bench.executors
+        before = bench.gateway.send("plain")
+        alone, late, other = a_job("plain", alone=True), a_job("join"), a_job("join")
+        for job in (alone, late, other):
+            bench.held.start(job, math.inf)
+        for job in (alone, late):
+            bench.supervisor._calls[job.job_id].deadline_at = 0.0
+        executor.finish(before)
+        bench.supervisor._tick()
+        assert joined(executor) == [[other.job_id]]
+        await bench.settled()
+        for job in (alone, late):
+            assert_given_up(bench, job.job_id)
+        end(executor)
+
+    run(scenario, "joined_functions")
+
+
+def test_a_gateway_that_is_gone_had_calls_that_let_each_other_start() -> None:
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        before = bench.gateway.send("plain")
+        gone = Gateway(bench.supervisor)
+        alone, late, other = gone.send("plain", alone=True), gone.send("join"), gone.send("join")
+        for call in (alone, late):
+            bench.supervisor._calls[call].deadline_at = 0.0
+        executor.finish(before)
+        bench.supervisor.caller_lost(gone)
+        assert joined(executor) == [[other]]
+        assert executor.stops == [other]
+        end(executor)
+        assert not bench.supervisor._calls
+
+    run_bench(scenario, modules=["joined_functions"])
+
+
+def test_limits_are_kept_though_one_look_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        call = bench.gateway.send("echo")
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.supervisor._endings, "overdue", lambda now: now / 0)
+            with pytest.raises(ZeroDivisionError):
+                bench.supervisor._tick()
+        assert bench.supervisor._ticking is not None
+        executor.finish(call)
+
+    run_bench(scenario)
 
 
 def test_who_starts_late_all_the_same_has_time_to_end() -> None:
