@@ -45,7 +45,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         waiting: calls that wait for one of its slots.
         waiting_cost: the cost of those among them that are its own.
         mean_s: how long an execution takes, exponentially weighted; 0 until one has ended.
-        p95_s: the 95th percentile of the last few hundred.
+        p95_s: the 95th percentile of the last few hundred; of fewer than 20, the slowest left out.
         p50_s: the median of the last hundred; 0 until some have ended.
         known: how many executions that is of; 0: none, or a runner of before that doesn't say.
         cost_s: seconds for a cost of 1; 0 where inputs have no cost.

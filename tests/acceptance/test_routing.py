@@ -218,6 +218,13 @@ def test_never_is_refused_where_there_is_no_room(served: Site, gate: Gate) -> No
     assert len(served.get("/jobs?limit=200").json()["items"]) == before
 
 
+def test_never_with_nothing_to_wait_is_refused_though_a_runner_is_free(served: Site, gate: Gate) -> None:
+    document = problem(served.call("gated", gate.input(), Prefer="wait=0", **NEVER), 504, "hold-exceeded")
+
+    assert "job_id" not in document
+    assert gate.starts() == 0
+
+
 def test_never_outweighs_respond_async(served: Site) -> None:
     response = served.call("paused", {}, Prefer="respond-async, wait=5", **NEVER)
 
@@ -267,6 +274,7 @@ def test_what_would_become_of_a_call_is_told_and_nothing_is_executed(served: Sit
     assert told(Prefer="respond-async, wait=5") == ("job", "asked", 5)
     assert told(Idempotency_Key="explained") == ("job", "key", 30)
     assert told(Prefer="respond-async", **NEVER) == ("runner", "room", 30)
+    assert told(Prefer="wait=0", **NEVER) == ("refused", "hold-exceeded", 0)
     assert told(Accept="text/event-stream") == ("runner", "room", 125)
 
     found = explained(served, "gated", gate.input())

@@ -10,7 +10,7 @@ from headrace.admission.spans import Span
 _SOON_S: Final = 5.0  # how soon a runner may be there, or mend, where nobody knows
 
 Reason = Literal["asked", "key", "wait=0", "over-hold", "no-room"]
-Refusal = Literal["no-runner", "function-degraded", "busy"]
+Refusal = Literal["no-runner", "function-degraded", "busy", "hold-exceeded"]
 
 
 class Wish(NamedTuple):
@@ -62,10 +62,13 @@ class Job(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """It isn't taken, by the code of the problem, and may be tried again after so many seconds."""
+    """It isn't taken, by the code of the problem, and may be tried again after so many seconds.
+
+    None: the same call would never be taken.
+    """
 
     code: Refusal
-    retry_after_s: float
+    retry_after_s: float | None
 
 
 Decision = Sync | Job | Refused
@@ -105,7 +108,9 @@ def _to_any(span: Span, predicted: Predicted, *, is_soon: bool) -> Decision:
 def _to_runner(span: Span, predicted: Predicted, *, is_soon: bool) -> Decision:
     """Of one that mustn't: it is sent wherever it may find room."""
     hold = span.hold
-    if is_soon or predicted.wait_s <= hold or hold <= 0:
+    if hold <= 0:
+        return Refused("hold-exceeded", None)
+    if is_soon or predicted.wait_s <= hold:
         return Sync(hold)
     return Refused("busy", predicted.wait_s)
 

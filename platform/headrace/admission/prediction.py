@@ -18,7 +18,11 @@ from headrace.domain import Budget
 from headrace.histograms import cost_bucket
 
 FEW: Final = 5
-"""Fewer executions say nothing: the first ones may have been slow, and others shall not wait for that."""
+"""Fewer executions say nothing. Until there are `ENOUGH`, runners leave the slowest out of their percentile:
+it mostly is the first, and others shall not become jobs for that."""
+
+ENOUGH: Final = 20
+"""With fewer of a cost, nothing is told of other costs: a slow first one would count by the ratio of both."""
 
 _WARM: Final = "warm"
 _BEHIND_ALL_S: Final = 1e9
@@ -136,5 +140,5 @@ def prior_s(budget: Budget) -> tuple[float, float]:
 
 def _nearest(times: Iterable[CostTime], cost: float) -> CostTime | None:
     """The bucket of the costs that are most like this one."""
-    known = [one for one in times if one.known >= FEW and one.mean_s > 0]
+    known = [one for one in times if one.known >= ENOUGH and one.mean_s > 0]
     return min(known, key=lambda one: abs(math.log2(one.cost / cost)), default=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast
@@ -12,14 +11,12 @@ from urllib.parse import quote
 
 import httpx2
 
-from headrace.client.errors import STATUSES, CallRefused, ClientError, Unreachable
+from headrace.client.errors import CallRefused, ClientError, Unreachable
 from headrace.client.events import Event, Follower
+from headrace.client.following import output_of
 from headrace.client.streams import CONNECT_S, SILENCE_S, Stream
-from headrace.domain import FINAL, Priority
+from headrace.domain import Priority
 
-_SHORTEST_HOLD_S: Final = 1.0
-_PAUSE_S: Final = 2.0
-_WAIT_S: Final = 50  # for a job, in one request; the gateway may answer sooner
 _ERRNO: Final = re.compile(r"^\[Errno -?\d+\] ")
 
 Job = dict[str, Any]
@@ -42,7 +39,8 @@ class Client:
     Args:
         url: the site's address.
         key: an API key of it.
-        timeout: how long an answer may take, in seconds; gateways answer within a minute.
+        timeout: how long an answer may take, in seconds. Gateways answer within a minute; while Postgres is
+            away a call that still runs at the end of its hold is held until its deadline.
     """
 
     def __init__(self, url: str, key: str = "", *, timeout: float = 120.0) -> None:
@@ -65,7 +63,8 @@ class Client:
     ) -> Any:
         """Call a function and return its output, however long it takes: a job that it becomes is followed.
 
-        For that the key needs the scope `read`; with an `idempotency_key` the call itself is made again.
+        For that the key needs the scope `read`, and an outage of the site of up to a minute is waited for.
+        What is raised from then on has the job's id as its `job_id`: the call was accepted, and may go on.
 
         Args:
             name: the function's name.
@@ -75,12 +74,9 @@ class Client:
             priority: its class, where it is a job.
         """
         request = _with_wishes(_body(input), idempotency_key, deadline, priority)
-        asked_at = time.monotonic()
-        while (response := self._ask("POST", _path("fn", name), **request)).status_code == 202:
-            if idempotency_key is None:
-                return self._output_of(self._object(response, 202))
-            _pause(asked_at)
-            asked_at = time.monotonic()
+        response = self._ask("POST", _path("fn", name), **request)
+        if response.status_code == 202:
+            return output_of(self, self._object(response, 202))
         return self._json(response, 200)
 
     def stream(
@@ -283,20 +279,6 @@ class Client:
     ) -> None:
         self.close()
 
-    def _output_of(self, job: Job) -> Any:
-        """The output of a job, once it has ended."""
-        job_id = str(job.get("job_id"))
-        while job.get("status") not in FINAL:
-            asked_at = time.monotonic()
-            job = self.job(job_id, wait=_WAIT_S)
-            if job.get("status") not in FINAL:
-                _pause(asked_at)
-        if "result" in job:
-            return job["result"]
-        if job["status"] == "succeeded":
-            return self.result(job_id)
-        raise _failed(job)
-
     def _ask(self, method: str, path: str, **request: Any) -> httpx2.Response:
         try:
             return self._http.request(method, path, **request)
@@ -330,27 +312,6 @@ class Client:
 
 def _path(*parts: str) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in parts)
-
-
-def _pause(asked_at: float) -> None:
-    """Wait a moment where the answer came at once, which could go on without end."""
-    if time.monotonic() < asked_at + _SHORTEST_HOLD_S:
-        time.sleep(_PAUSE_S)
-
-
-def _failed(job: Job) -> CallRefused:
-    """The error of a job that ended without a result, as that of a call that was answered so."""
-    error: dict[str, Any] = job.get("error") or {}
-    code = str(error.get("category", "job-cancelled"))
-    status = job["status"]
-    document = {
-        "title": f"The job was {status}" if status == "cancelled" else f"The job {status}",
-        "detail": error.get("message", ""),
-        "code": code,
-        "job_id": job.get("job_id"),
-        "errors": error.get("errors", []),
-    }
-    return CallRefused(STATUSES.get(code, 500), document)
 
 
 def _prefer(first: str | None, wait: int | None) -> str:

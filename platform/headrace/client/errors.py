@@ -28,6 +28,10 @@ STATUSES: Final[Mapping[str, int]] = {
 class ClientError(HeadraceError):
     """Base of the client's errors."""
 
+    job_id: str = ""
+    """The job that the call has or may have become, where the site has named one: as it may go on, another
+    call could be the same work again. `Client.job` tells how it stands."""
+
 
 class Unreachable(ClientError):
     """The gateway gave no answer."""
@@ -49,8 +53,21 @@ class CallRefused(ClientError):
         title, detail = str(problem.get("title") or f"HTTP {status}"), str(problem.get("detail") or "")
         says_all = detail.startswith(title)  # as in "The function failed."
         super().__init__(detail if says_all else f"{title}: {detail}" if detail else title)
+        self.job_id = str(problem.get("job_id") or "")
 
     @property
     def code(self) -> str:
         """The problem's stable code, such as `invalid-input`; empty when there is none."""
         return str(self.problem.get("code", ""))
+
+
+def of_job(error: ClientError, job_id: str) -> ClientError:
+    """The same error, which names the job: asking for that failed, and not the call."""
+    said = f"The call was accepted as the job {job_id}."
+    if isinstance(error, CallRefused):
+        detail = f"{error.problem.get('detail') or ''} {said}".lstrip()
+        document = {**error.problem, "detail": detail, "job_id": job_id}
+        return CallRefused(error.status, document, error.retry_after)
+    named = type(error)(f"{error}. {said}")
+    named.job_id = job_id
+    return named

@@ -20,7 +20,8 @@ PATIENCE_S: Final = 60.0
 
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
-_PASSING: Final = frozenset({429, 502, 503, 504})
+PASSING: Final = frozenset({429, 502, 503, 504})
+"""Statuses of what may be over in a moment."""
 
 
 class Event(NamedTuple):
@@ -124,7 +125,7 @@ class Follower:
         passing = self._came_about
         if isinstance(error, CallRefused):
             wait = wait if error.retry_after is None else error.retry_after
-            passing = error.status in _PASSING
+            passing = error.status in PASSING
         if not passing or time.monotonic() + wait > self._deadline:
             raise error
         if self._opened_at is None and not self._is_out and self._on_outage is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from psycopg.types.json import Jsonb
 
 from headrace.database.listener import Listener
-from headrace.database.pool import ANSWER_WITHIN, Database, Row, Transaction
+from headrace.database.pool import ANSWER_WITHIN, Database, Row, Transaction, within
 from headrace.database.queries import queries
 
-__all__ = ["ANSWER_WITHIN", "Database", "Jsonb", "Listener", "Row", "Transaction", "queries"]
+__all__ = ["ANSWER_WITHIN", "Database", "Jsonb", "Listener", "Row", "Transaction", "queries", "within"]

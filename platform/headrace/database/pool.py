@@ -29,6 +29,14 @@ Params: TypeAlias = Mapping[str, Any] | Sequence[Any]
 ANSWER_WITHIN: Final = 10.0
 """Seconds that a query may take, waiting for a free connection included."""
 
+_SLOWEST: Final = 256 * 2**10
+"""Bytes a second: what brings large values is given the time that they take at this rate."""
+
+
+def within(size: int) -> float:
+    """Seconds that a query may take which brings values of so many bytes."""
+    return ANSWER_WITHIN + size / _SLOWEST
+
 
 class Database:
     """Queries over at most `max_size` connections, each statement a transaction of its own.

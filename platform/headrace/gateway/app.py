@@ -111,7 +111,13 @@ class Gateway:
             self._quotas,
             Caller(self._links, self._metrics, self._database_away, self._has_job),
             JobCalls(
-                settings, self._directory, self._submitter, self._watcher, database, self._database_away
+                settings,
+                self._directory,
+                self._submitter,
+                self._watcher,
+                database,
+                self._database_away,
+                self._metrics,
             ),
             Routing(self._links, settings.brief_wait, self._database_away),
             self._metrics,

@@ -13,6 +13,7 @@ from headrace.gateway import strict_json
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.digest import digest_of
 from headrace.gateway.runners import Serving
+from headrace.link import frames
 from headrace.link.frames import Answer, Error, Handover, Refused, Result
 
 Receive = Callable[[], Awaitable[Any]]
@@ -84,6 +85,7 @@ class Asked:
         most_outstanding: the bound of its owner's unfinished jobs, where that has one of its own.
         setback: why it isn't answered yet, as `ToJob` says.
         is_handed_over: a runner was asked to record it: it may be in the ledger, so it is sent to no other.
+        is_withdrawn: that runner has let go of it instead, so it has recorded nothing.
     """
 
     job_id: str
@@ -109,6 +111,7 @@ class Asked:
     most_outstanding: int | None = None
     setback: Reason = "withdrawn"
     is_handed_over: bool = False
+    is_withdrawn: bool = False
 
     @property
     def has_items(self) -> bool:
@@ -133,6 +136,11 @@ class Asked:
             and self.stream is None
             and self.span.hold < self.span.total
         )
+
+    @property
+    def may_be_recorded(self) -> bool:
+        """Whether the ledger may have it as a job, now or soon, as far as the gateway knows."""
+        return self.is_handed_over and not self.is_withdrawn
 
     def digest(self) -> bytes:
         """SHA-256 of the input, whatever the order of its keys; made anew each time, from the body."""
@@ -161,9 +169,12 @@ class Asked:
         return ToJob(self.starts, self.charged, reason, self.alone)
 
     def note(self, answer: Answer) -> None:
-        """Keep what the last start tells of its times."""
+        """Keep what the last start tells of its times, and whether its runner has let go of it."""
         if isinstance(answer, _EXECUTED):
             self.queue_ms, self.exec_ms = answer.queue_ms, answer.exec_ms
+        elif self.is_handed_over:
+            has_let_go = isinstance(answer, frames.Handed) and answer.withdrawn
+            self.is_withdrawn = has_let_go or isinstance(answer, Refused)
 
     def note_left(self) -> None:
         """Keep for how long a start has run that nobody waits for any more, where its stream tells."""

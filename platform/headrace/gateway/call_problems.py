@@ -18,7 +18,8 @@ def out_of_time(asked: Asked, *, held: bool = True) -> Problem:
         held: whether its hold is what ended.
     """
     if not held or asked.span.hold >= asked.span.total:
-        return Problem("deadline-exceeded", f"The call was not finished within its {asked.span.total:g} s.")
+        detail = f"The call was not finished within its {asked.span.total:g} s."
+        return _as_known(Problem("deadline-exceeded", detail), asked)
     return Problem(
         "hold-exceeded",
         f"The call was not finished within the {asked.span.hold:g} s for which its connection may be held.",
@@ -45,7 +46,22 @@ def worker_lost(asked: Asked) -> Problem:
     detail = f"The process that ran the call ended unexpectedly at {when}."
     if asked.attempt > starts:
         detail += " No runner could start it again in time."
-    return Problem("worker-lost", detail, attempt=starts)
+    return _as_known(Problem("worker-lost", detail, attempt=starts), asked)
+
+
+def perhaps_recorded(problem: Problem, job_id: str) -> Problem:
+    """The same problem of a call that its runner was asked to record: it may be a job all the same."""
+    return Problem(
+        problem.code,
+        f"{problem.detail.rstrip('.')}. Its runner was asked to record it as a job; whether it is one isn't "
+        f"known. `GET /jobs/{job_id}` tells, if need be once Postgres is back.",
+        headers=problem.headers | {"Headrace-Job-Id": job_id},
+        **problem.extra | {"job_id": job_id},
+    )
+
+
+def _as_known(problem: Problem, asked: Asked) -> Problem:
+    return perhaps_recorded(problem, asked.job_id) if asked.may_be_recorded else problem
 
 
 def failed(error: Error, asked: Asked) -> Problem:

@@ -63,8 +63,6 @@ class Caller:
         outcome = await self._outcome(asked)
         if isinstance(outcome, Handed):
             self._metrics.became_job(asked.manifest.name, "handed")
-        elif isinstance(outcome, ToJob):
-            self._metrics.became_job(asked.manifest.name, outcome.reason)
         return outcome
 
     async def _outcome(self, asked: Asked) -> Result | Handed | ToJob:
@@ -187,7 +185,7 @@ class Caller:
             return answer
         finally:
             if pending.handover_at:
-                self._handovers.ended(pending, self._loop.time(), answer, has_left=has_left)
+                self._handovers.ended(pending, asked, self._loop.time(), answer, has_left=has_left)
 
     async def _wait(self, pending: PendingCall, asked: Asked, accepted_at: float) -> Answer:
         """The answer; at the end of the hold, or when the client leaves, an exception.
@@ -290,7 +288,9 @@ def _is_last(asked: Asked, *, charged: bool) -> bool:
 
 
 def _frame(asked: Asked, elapsed: float) -> Call:
-    manifest = asked.manifest
+    manifest, waits_s = asked.manifest, asked.span.hold
+    if asked.may_be_job and asked.record is not None and not asked.starts:
+        waits_s = min(waits_s, asked.record.queue_s)  # then it is too late for its first start
     return Call(
         asked.job_id,
         manifest.name,
@@ -299,7 +299,7 @@ def _frame(asked: Asked, elapsed: float) -> Call:
         asked.owner_id,
         asked.attempt,
         int((asked.span.total - elapsed) * 1000),
-        int((asked.span.hold - elapsed) * 1000),
+        max(0, int((waits_s - elapsed) * 1000)),
         asked.request_id,
         asked.traceparent,
         alone=asked.alone,

@@ -35,7 +35,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         hold_s: how long its connection would be held.
         deadline_s: until its deadline.
         brief_wait_s: the longest wait for a slot on the direct path.
-        retry_after: of a refusal.
+        retry_after: of a refusal, unless the same call would never be taken.
         predicted: what it should take; null where no linked runner could run it.
     """
 
@@ -89,7 +89,8 @@ def explanation(span: Span, snapshot: Snapshot, decision: Decision) -> bytes:
         case Job():
             way, reason, hold = "job", decision.reason, decision.hold
         case Refused():
-            way, reason, seconds = "refused", decision.code, retry_after(decision.retry_after_s)
+            way, reason, again = "refused", decision.code, decision.retry_after_s
+            seconds = None if again is None else retry_after(again)
     return _encode(
         Explanation(
             decision=way,

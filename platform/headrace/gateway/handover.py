@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -23,6 +23,7 @@ _LEAST_LEAD_S: Final = 0.05
 _LARGEST_SHARE: Final = 0.5  # of the hold: else a slow Postgres would leave no time to answer in
 _RECENT: Final = 200  # handovers that the lead is made of
 _FORGOTTEN_AFTER_S: Final = 600.0  # so that one slow hour of Postgres doesn't shorten the next day's holds
+_MOST_COUNTED_S: Final = 1.0  # longer ones have waited out an outage, which the next ones don't meet
 
 Recorded = Callable[[str, str], Awaitable[bool]]
 """Whether the ledger has a job of that id, of that owner."""
@@ -48,7 +49,7 @@ class Lead:
 
 
 class Handovers:
-    """Decides when calls are handed over, and counts what comes of it.
+    """Decides when calls are handed over, by each function's recent ones, and counts what comes of it.
 
     Args:
         metrics: where they are counted.
@@ -58,7 +59,7 @@ class Handovers:
     def __init__(self, metrics: GatewayMetrics, recorded: Recorded) -> None:
         self._metrics = metrics
         self._recorded = recorded
-        self._lead = Lead()
+        self._leads: defaultdict[str, Lead] = defaultdict(Lead)
 
     def due_after(self, asked: Asked, now: float) -> float:
         """Seconds from its acceptance after which a call is handed over if it runs, and isn't begun any more.
@@ -66,7 +67,7 @@ class Handovers:
         The whole hold, where it can't be handed over.
         """
         hold = asked.span.hold
-        return hold - self._lead.seconds(now, hold) if asked.may_be_handed else hold
+        return hold - self._lead_s(asked, now) if asked.may_be_handed else hold
 
     def begin(self, pending: PendingCall, asked: Asked, now: float, elapsed_s: float) -> bool:
         """Ask the runner to record the call; False where that can't be.
@@ -87,12 +88,13 @@ class Handovers:
         return True
 
     def ended(
-        self, pending: PendingCall, now: float, answer: Answer | None, *, has_left: bool = False
+        self, pending: PendingCall, asked: Asked, now: float, answer: Answer | None, *, has_left: bool = False
     ) -> None:
         """Count what came of a handover.
 
         Args:
-            pending: the call that was handed over.
+            pending: the start that was handed over.
+            asked: the call.
             now: an instant of the loop's clock.
             answer: what ended it; None where nobody waits for it any longer.
             has_left: the client was gone first.
@@ -100,7 +102,7 @@ class Handovers:
         took = now - pending.handover_at
         end = _end_of(pending, answer, has_left=has_left)
         if end in ("handed", "fenced"):
-            self._lead.observe(now, took)
+            self._leads[asked.manifest.name].observe(now, min(took, _MOST_COUNTED_S))
         self._metrics.handed_over(end, took)
 
     async def is_recorded(self, pending: PendingCall, asked: Asked, now: float) -> bool:
@@ -109,11 +111,14 @@ class Handovers:
         The runner may have been about to: the ledger is asked when that should be over. Where Postgres
         doesn't answer, nothing can be said for it.
         """
-        await asyncio.sleep(pending.handover_at + self._lead.seconds(now, asked.span.hold) - now)
+        await asyncio.sleep(pending.handover_at + self._lead_s(asked, now) - now)
         try:
             return await self._recorded(asked.job_id, asked.owner_id)
         except DatabaseError:
             return False
+
+    def _lead_s(self, asked: Asked, now: float) -> float:
+        return self._leads[asked.manifest.name].seconds(now, asked.span.hold)
 
 
 def _end_of(pending: PendingCall, answer: Answer | None, *, has_left: bool) -> HandoverEnd:

@@ -22,7 +22,8 @@ from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Caller
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, server_timing, wanted_headers
-from headrace.gateway.job_call import JobCall, JobCalls, weight_of
+from headrace.gateway.job_asked import JobCall
+from headrace.gateway.job_call import JobCalls, weight_of
 from headrace.gateway.job_events import CUT_OFF
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.preferences import Wishes
@@ -244,8 +245,7 @@ class Invoke:
             case Refused() as refused:
                 raise not_taken(refused, asked)
             case Job(hold, reason):
-                self._metrics.became_job(asked.manifest.name, reason)
-                exchange.course = job = self._jobs.become(asked, 0.0, hold)
+                exchange.course = job = self._jobs.become(asked, 0.0, hold, reason)
                 return job
 
     def _given_up(self, exchange: Exchange, asked: Asked, end: ToJob) -> JobCall:
@@ -264,7 +264,12 @@ class Invoke:
 
     def _record(self, exchange: Exchange, seconds: float) -> None:
         exchange.metrics.count(
-            exchange.status, seconds, exchange.code, exchange.cost, is_job=exchange.follows_job
+            exchange.status,
+            seconds,
+            exchange.code,
+            exchange.cost,
+            is_job=exchange.follows_job,
+            was_job=isinstance(exchange.course, JobCall),
         )
         course = exchange.course
         items = {} if exchange.items is None else {"items": exchange.items}

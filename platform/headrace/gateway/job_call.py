@@ -8,25 +8,28 @@ the job's events.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from headrace.admission import span
+from headrace.admission.deciding import Reason
 from headrace.database import Database
 from headrace.domain import FINAL, WEIGHTS, Manifest
 from headrace.errors import DatabaseError
 from headrace.gateway import job_view, preferences
 from headrace.gateway.asked import Asked, ToJob
 from headrace.gateway.becoming import new_job
+from headrace.gateway.call_problems import perhaps_recorded
 from headrace.gateway.digest import digest_of
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import ClientLeft, Exchange, server_timing
+from headrace.gateway.job_asked import JobCall
 from headrace.gateway.job_events import EventStream
-from headrace.gateway.outage import require_postgres
+from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.outage import answers, require_postgres
 from headrace.gateway.preferences import Wishes
-from headrace.gateway.problems import Problem
+from headrace.gateway.problems import Problem, to_problem
 from headrace.gateway.quotas import Headers, jobs_headers
 from headrace.gateway.refusals import conflict, refused
 from headrace.gateway.sse import HEADERS
@@ -41,42 +44,7 @@ from headrace.settings import Settings
 
 _ACCEPTED: Final = frozenset({"accepted", "replayed"})
 _NO_STORE: Final = (b"cache-control", b"no-store")
-
-
-@dataclass(slots=True)
-class JobCall:
-    """A call that is to be a job, and how it went.
-
-    Args:
-        new: what the ledger is given.
-        hold: how long its client waits for the end.
-        is_async: it is answered with the job where it isn't waited for, final or not.
-        takes_job: its client takes the job for an answer at all.
-        joined: the job that its idempotency key stands for, where that is another call's.
-    """
-
-    new: NewJob
-    hold: float
-    is_async: bool
-    takes_job: bool = True
-    joined: str | None = None
-    attempt: int = 0
-    queue_ms: float = 0.0
-    exec_ms: float = 0.0
-
-    @property
-    def job_id(self) -> str:
-        """The id of the job that stands for it."""
-        return self.joined or self.new.job_id
-
-    def forget_input(self) -> None:
-        """Its job is in the ledger, and a wait for it may be long: many large inputs would pile up."""
-        self.new = msgspec.structs.replace(self.new, input=b"")
-
-    def note(self, job: Job) -> None:
-        """Keep what the ledger tells of its times."""
-        self.attempt = job.attempt
-        self.queue_ms, self.exec_ms = job.waited_s * 1000, job.execution_s * 1000
+_BRIEFLY_S: Final = 1.0  # what Postgres gets where the hold is over: a proxy may cut the connection soon
 
 
 class JobCalls:
@@ -89,6 +57,7 @@ class JobCalls:
         watcher: who hears of a job's end.
         database: the ledger's.
         database_away: seconds since Postgres last answered.
+        metrics: where the calls are counted that become jobs.
     """
 
     def __init__(
@@ -99,6 +68,7 @@ class JobCalls:
         watcher: Watcher,
         database: Database,
         database_away: Callable[[], float],
+        metrics: GatewayMetrics,
     ) -> None:
         self._settings = settings
         self._directory = directory
@@ -106,6 +76,7 @@ class JobCalls:
         self._watcher = watcher
         self._database = database
         self._database_away = database_away
+        self._metrics = metrics
 
     def prepare(
         self,
@@ -156,36 +127,60 @@ class JobCalls:
                 waiter=self._watcher.gateway_id if hold > 0 else None,
             ),
             hold,
+            budget.queue,
             is_async,
             wishes.takes_job,
         )
 
-    def become(self, asked: Asked, elapsed: float, hold: float, given_up: ToJob | None = None) -> JobCall:
+    def become(self, asked: Asked, elapsed: float, hold: float, why: ToJob | Reason) -> JobCall:
         """A call of the direct path, ready to be submitted under its id.
 
         Args:
             asked: the call; its input goes over to the job.
             elapsed: seconds since it was accepted.
             hold: how long its connection is held from now on.
-            given_up: why the direct path gave it up, with the starts that it has had; None: it wasn't tried.
+            why: as the direct path gave it up, with the starts that it has had; or as the rule has decided
+                before that was tried.
 
         Raises:
             Problem: `deadline-exceeded` or `queue-deadline-exceeded`, no time is left.
         """
         waiter = self._watcher.gateway_id if hold > 0 else None
-        new = new_job(asked, elapsed, given_up, self._settings, waiter)
-        return JobCall(new, hold, is_async=False, attempt=new.attempt)
+        given_up = why if isinstance(why, ToJob) else None
+        try:
+            new = new_job(asked, elapsed, given_up, self._settings, waiter)
+        except Problem as problem:
+            raise perhaps_recorded(problem, asked.job_id) if asked.may_be_recorded else problem from None
+        return JobCall(
+            new,
+            hold,
+            asked.manifest.budget.queue,
+            is_async=False,
+            reason=why.reason if isinstance(why, ToJob) else why,
+            may_be_recorded=asked.may_be_recorded,
+            attempt=new.attempt,
+        )
 
     async def answer(self, exchange: Exchange, call: JobCall) -> None:
         """Submit it, and answer: within the wait with what became of it, else 202.
 
         Raises:
-            Problem: the job wasn't accepted, or ended without a result.
+            Problem: the job wasn't accepted, or ended without a result. Where a runner may have recorded it
+                all the same, it names the job.
             ClientLeft: the client is gone; the job goes on.
         """
+        try:
+            await self._answer(exchange, call)
+        except (Problem, DatabaseError) as error:
+            problem = to_problem(error)
+            if not call.may_be_recorded or "job_id" in problem.extra:
+                raise
+            raise perhaps_recorded(problem, call.job_id) from error
+
+    async def _answer(self, exchange: Exchange, call: JobCall) -> None:
         require_postgres(self._database_away())
         receipt = job = None
-        if not self._directory.was_served(call.new.function, call.new.interface, call.new.queue_s):
+        if not self._may_be_served(call):
             await self._recall(call)
         elif call.hold > 0:
             with self._watcher.watch(call.new.job_id) as watch:
@@ -220,11 +215,11 @@ class JobCalls:
         """
         job = await self._read(job_id, asked.owner_id)
         if job is None:  # Postgres fell silent since; the job is there
-            body = job_view.encode_handed(job_id, asked.manifest.name, exchange.root)
+            body = job_view.encode_handed(job_id, asked.manifest.name, asked.attempt, exchange.root)
         else:
             asked.attempt = job.attempt
             asked.queue_ms, asked.exec_ms = job.waited_s * 1000, job.execution_s * 1000
-            if await self._answer_final(exchange, job):
+            if await self._answer_final(exchange, job, within=_BRIEFLY_S):
                 return
             body = job_view.encode_job(job, exchange.root)
         await self._accepted(exchange, job_id, body)
@@ -255,7 +250,7 @@ class JobCalls:
         """
         require_postgres(self._database_away())
         receipt = job = None
-        if self._directory.was_served(call.new.function, call.new.interface, call.new.queue_s):
+        if self._may_be_served(call):
             receipt = await self._submit(call)
         else:
             await self._recall(call)
@@ -281,10 +276,19 @@ class JobCalls:
         receipt = await self._submitter.submit(call.new)
         if receipt.outcome not in _ACCEPTED:
             raise refused(call.new, receipt)
+        if call.reason:
+            self._metrics.became_job(call.new.function, call.reason)
         call.forget_input()
         if receipt.job_id != call.new.job_id:
             call.joined = receipt.job_id
         return receipt
+
+    def _may_be_served(self, call: JobCall) -> bool:
+        """Whether a runner could execute it, or may have recorded it: then only the ledger can tell."""
+        new = call.new
+        return call.may_be_recorded or self._directory.was_served(
+            new.function, new.interface, call.queue_budget
+        )
 
     async def _recall(self, call: JobCall) -> None:
         """Join the job of a call that was made before, though no runner could execute a new one.
@@ -327,9 +331,13 @@ class JobCalls:
         watch.stir()  # it is to be read again now that its end will be told
 
     async def _read(self, job_id: str, owner_id: str) -> Job | None:
-        """A job that is in the ledger; None where Postgres doesn't answer."""
+        """A job that is in the ledger; None where Postgres doesn't answer at once."""
+        if not answers(self._database_away()):
+            return None
         try:
-            return await reading.find(self._database, job_id, owner_id, actor=self._watcher.actor)
+            return await reading.find(
+                self._database, job_id, owner_id, actor=self._watcher.actor, within=_BRIEFLY_S
+            )
         except DatabaseError:
             return None
 
@@ -339,8 +347,14 @@ class JobCalls:
             raise ClientLeft
         return job
 
-    async def _answer_final(self, exchange: Exchange, job: Job) -> bool:
-        """Answer with what became of the job; False where that isn't known yet."""
+    async def _answer_final(self, exchange: Exchange, job: Job, within: float | None = None) -> bool:
+        """Answer with what became of the job; False where that isn't known yet, or can't be had in time.
+
+        Args:
+            exchange: the request.
+            job: as it was read.
+            within: seconds that Postgres gets for a large result; its own limit by default.
+        """
         if job_view.fault_of(job) is not None:
             raise job_view.problem_of(job)
         if job.state != "succeeded":
@@ -348,7 +362,7 @@ class JobCalls:
         output = job_view.inline_result(job)
         if output is None:
             try:
-                output = await reading.result(self._database, job.job_id, job.owner_id)
+                output = await reading.result(self._database, job.job_id, job.owner_id, within=within)
             except DatabaseError:
                 return False
         if output is None:

@@ -114,13 +114,14 @@ def encode_accepted(job: NewJob, receipt: Receipt, root: str) -> bytes:
             created_at=timestamp(receipt.created_at),
             queue_deadline=timestamp(receipt.queue_deadline_at),
             deadline=timestamp(receipt.deadline_at),
+            attempt=job.attempt,
             retry_of=job.retry_of or msgspec.UNSET,
         )
     )
 
 
-def encode_handed(job_id: str, function: str, root: str) -> bytes:
-    """A job that a runner has recorded and that can't be read now, in JSON: what is known of it."""
+def encode_handed(job_id: str, function: str, attempt: int, root: str) -> bytes:
+    """A job that a runner has recorded under this start and that can't be read now, in JSON."""
     return _encode(
         JobView(
             job_id=job_id,
@@ -130,7 +131,7 @@ def encode_handed(job_id: str, function: str, root: str) -> bytes:
             created_at=None,
             queue_deadline=None,
             deadline=None,
-            attempt=1,
+            attempt=attempt,
         )
     )
 

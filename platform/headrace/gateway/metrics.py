@@ -30,7 +30,14 @@ class FunctionMetrics:
         self.seconds = seconds.labels(name)
 
     def count(
-        self, status: int, seconds: float, code: str = "", cost: float = 0.0, *, is_job: bool = False
+        self,
+        status: int,
+        seconds: float,
+        code: str = "",
+        cost: float = 0.0,
+        *,
+        is_job: bool = False,
+        was_job: bool = True,
     ) -> None:
         """A call was answered after so many seconds.
 
@@ -40,13 +47,14 @@ class FunctionMetrics:
             code: of the problem that was the answer, or ended a stream.
             cost: of the input, where it has one and was priced.
             is_job: it became a job that its client followed, or left: accepted, whatever became of the job.
+            was_job: a job stood for it at all.
         """
         counter = self._by_status.get(status)
         if counter is None:
             counter = self._by_status[status] = self._calls.labels(self._name, str(status))
         counter.inc()
         self.seconds.observe(seconds)
-        counted = ("accepted", "") if is_job else kind_of(_meant(status, code), code)
+        counted = ("accepted", "") if is_job else kind_of(_meant(status, code), code, was_job=was_job)
         if self._name and counted:
             kind, reason = counted
             self._usage.observe(self._name, kind, seconds, cost, reason)

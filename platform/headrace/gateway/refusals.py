@@ -16,6 +16,8 @@ def not_taken(decision: deciding.Refused, asked: Asked) -> Problem:
     """Why a call isn't taken: no runner could run it, or it takes no job and there is no room."""
     if decision.code == "no-runner":
         return call_problems.no_room(asked)
+    if decision.retry_after_s is None:
+        return call_problems.out_of_time(asked)
     if decision.code == "function-degraded":
         return call_problems.degraded(asked, decision.retry_after_s)
     return Problem(decision.code, headers={"Retry-After": str(retry_after(decision.retry_after_s))})

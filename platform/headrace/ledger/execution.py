@@ -7,15 +7,13 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from headrace.database import ANSWER_WITHIN, Database, queries
+from headrace.database import Database, queries, within
 from headrace.domain import State
 
 _SQL: Final = queries("execution")
 _NOT_IN_TEXT: Final = "\x00"
 _LONGEST_TEXT: Final = 4096
 _MOST_ERRORS: Final = 100
-_SLOWEST: Final = 256 * 2**10
-"""Bytes a second: a large result is given the time that it takes at this rate."""
 
 Kind = Literal["succeeded", "failed", "retry", "lost", "displaced", "returned"]
 
@@ -234,7 +232,7 @@ async def finish(
             "execution_s": [outcome.execution_s for outcome in outcomes],
             "result_ttl_s": result_ttl_s,
         },
-        within=ANSWER_WITHIN + sum(len(outcome.output or b"") for outcome in outcomes) / _SLOWEST,
+        within=within(sum(len(outcome.output or b"") for outcome in outcomes)),
     )
     return {row["job_id"]: row["state"] for row in rows}
 

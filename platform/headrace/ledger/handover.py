@@ -8,12 +8,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from headrace.database import ANSWER_WITHIN, Database, queries
+from headrace.database import Database, queries, within
 from headrace.domain import State
 
 _SQL: Final = queries("handover")
-_SLOWEST: Final = 256 * 2**10
-"""Bytes a second: large inputs are given the time that they take at this rate."""
 
 
 class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +130,6 @@ async def hand_over(
             "traceparents": [call.traceparent for call in calls],
             "lease_s": lease_s,
         },
-        within=ANSWER_WITHIN + sum(len(call.input) for call in calls) / _SLOWEST,
+        within=within(sum(len(call.input) for call in calls)),
     )
     return {record.job_id: record for record in msgspec.convert(rows, list[Recorded])}

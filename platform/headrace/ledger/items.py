@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from headrace.database import ANSWER_WITHIN, Database, queries
+from headrace.database import Database, queries, within
 from headrace.ledger.reading import JobEvent
 
 PAGE_BYTES: Final = 256 * 2**10
@@ -16,8 +16,6 @@ PAGE_GROUPS: Final = 256
 """Groups of items in a page at most."""
 
 _SQL: Final = queries("items")
-_SLOWEST: Final = 256 * 2**10
-"""Bytes a second: large items are given the time that they take at this rate."""
 
 Verdict = Literal["written", "lost", "busy"]
 """`lost`: the job isn't the runner's any more, or is being cancelled; `busy`: somebody has it locked."""
@@ -79,7 +77,7 @@ async def add(database: Database, groups: Sequence[Group]) -> dict[str, Verdict]
             "counts": [len(group.items) for group in groups],
             "items": items,
         },
-        within=ANSWER_WITHIN + sum(map(len, items)) / _SLOWEST,
+        within=within(sum(map(len, items))),
     )
     return {row["job_id"]: row["verdict"] for row in rows}
 

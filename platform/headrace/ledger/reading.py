@@ -98,7 +98,14 @@ class Only(TypedDict, total=False):
     dead: bool
 
 
-async def find(database: Database, job_id: str, owner_id: str | None, *, actor: str = "reader") -> Job | None:
+async def find(
+    database: Database,
+    job_id: str,
+    owner_id: str | None,
+    *,
+    actor: str = "reader",
+    within: float | None = None,
+) -> Job | None:
     """A job of this owner; None when it is unknown or somebody else's.
 
     Args:
@@ -106,12 +113,13 @@ async def find(database: Database, job_id: str, owner_id: str | None, *, actor: 
         job_id: a UUID.
         owner_id: None for an operator, who sees all.
         actor: in whose name it is moved on when it is past its time.
+        within: seconds that each query may take; by default as long as any.
     """
     parameters = {"job_id": job_id, "owner_id": owner_id, "inline": INLINE}
-    rows = await database.fetch(_SQL["find"], parameters)
+    rows = await database.fetch(_SQL["find"], parameters, within=within)
     if rows and rows[0]["overdue"]:
-        await database.fetch(_SQL["settle_one"], {"job_id": job_id, "actor": actor})
-        rows = await database.fetch(_SQL["find"], parameters)
+        await database.fetch(_SQL["settle_one"], {"job_id": job_id, "actor": actor}, within=within)
+        rows = await database.fetch(_SQL["find"], parameters, within=within)
     return msgspec.convert(rows[0], Job) if rows else None
 
 
@@ -148,9 +156,18 @@ async def list_jobs(
     return msgspec.convert(rows, list[Job])
 
 
-async def result(database: Database, job_id: str, owner_id: str | None) -> bytes | None:
-    """The output as JSON; None where there is none, or none any more."""
-    rows = await database.fetch(_SQL["result"], {"job_id": job_id, "owner_id": owner_id})
+async def result(
+    database: Database, job_id: str, owner_id: str | None, *, within: float | None = None
+) -> bytes | None:
+    """The output as JSON; None where there is none, or none any more.
+
+    Args:
+        database: an open one.
+        job_id: a UUID.
+        owner_id: None for an operator, who sees all.
+        within: seconds that it may take; by default as long as any query.
+    """
+    rows = await database.fetch(_SQL["result"], {"job_id": job_id, "owner_id": owner_id}, within=within)
     return rows[0]["result"] if rows else None
 
 

@@ -35,7 +35,7 @@ _SUCCESS = {200: "served", 202: "accepted"}
 _EXPIRED = frozenset({"deadline-exceeded", "hold-exceeded"})
 _CLIENT_LEFT = "client-left"
 _BY_LEDGER = "queue-deadline-exceeded"
-"""The job that the call waited for has expired: counted where that was decided, once for all that wait."""
+"""Of a job that the call waited for: counted where that was decided, once for all that wait."""
 _FAILED_FROM = 500
 
 
@@ -59,21 +59,23 @@ Minute = dict[Series, Histogram]
 """What was counted in one minute."""
 
 
-def kind_of(status: int, code: str) -> tuple[str, str] | None:
+def kind_of(status: int, code: str, *, was_job: bool = True) -> tuple[str, str] | None:
     """What an answer counts as, and why; None for one that is no demand.
 
     Args:
         status: of the answer; where a problem ended a stream, that of the problem.
         code: of its problem; empty where there is none.
+        was_job: a job stood for the call. One that would have to be a job when its time to wait is over never
+            is one, so no ledger counts it.
     """
     if not code:
         kind = _SUCCESS.get(status)
         return None if kind is None else (kind, "")
     if code == _CLIENT_LEFT:
         return "abandoned", ""
-    if code == _BY_LEDGER:
+    if code == _BY_LEDGER and was_job:
         return None
-    if code in _EXPIRED:
+    if code in _EXPIRED or code == _BY_LEDGER:
         return "expired", ""
     if status in REFUSED_STATUSES:
         return "refused", code

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_runner.service_times import ServiceTime
 from headrace.admission import Job, Snapshot, Span, Sync, Wish, decide, predict
 from headrace.capacity import Capacity, CostTime
 from headrace.domain import Budget
@@ -44,6 +45,28 @@ def test_a_few_executions_say_nothing(known: int, is_known: bool) -> None:
     assert found is not None
     assert found.is_known == is_known
     assert found.total_s == (3 if is_known else 0)
+
+
+@pytest.mark.parametrize("cost", [0.0, 3.0, 1000.0])
+@pytest.mark.parametrize(("first_s", "others_s", "is_job"), [(12.0, 0.2, False), (12.0, 12.0, True)])
+def test_one_slow_execution_makes_no_call_a_job(
+    first_s: float, others_s: float, is_job: bool, cost: float
+) -> None:
+    """Neither of inputs without a cost, nor of that of the first one, nor of a much higher one."""
+    times = ServiceTime()
+    for number in range(19):
+        times.observe(others_s if number else first_s, min(cost, 4.0))
+        by_cost = tuple(CostTime(of, one.mean, one.p95, one.known) for of, one in times.by_cost.items())
+        told = measured(
+            mean_s=times.mean,
+            p95_s=times.p95,
+            known=times.known,
+            cost_s=times.per_cost,
+            by_cost=by_cost,  # type: ignore[arg-type]
+        )
+        found = predict([Runner(capacity=told)], BUDGET, cost)
+        decision = decide(Span(10, 100), Wish(), Snapshot(found, 0.25))
+        assert isinstance(decision, Job if is_job and times.known >= 5 else Sync)
 
 
 def test_who_waits_waits_for_those_ahead() -> None:

@@ -98,3 +98,4 @@ def test_answers_count_as_what_they_mean_for_demand() -> None:
         ("failed", "function-failed"),
         None,
     ]
+    assert kind_of(504, "queue-deadline-exceeded", was_job=False) == ("expired", "")  # nobody else counts it

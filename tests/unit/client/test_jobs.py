@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from harness.scripted_site import Answer, ScriptedSite, document, event, scripted_site, stream
 
-from headrace.client import CallRefused, Client, Event, Unreachable, events
+from headrace.client import CallRefused, Client, Event, Unreachable, events, following
 from headrace.client.errors import STATUSES
 from headrace.gateway.problem_kinds import KINDS
 from headrace.site.address import free_port
@@ -242,17 +242,17 @@ def test_what_is_no_stream_of_events_is_said(site: ScriptedSite, client: Client,
 # ---------------------------------------------------------------------- idempotency keys
 
 
-def test_a_call_with_a_key_is_asked_for_until_it_has_ended(
+def test_a_call_with_a_key_is_made_once_and_its_job_is_followed(
     site: ScriptedSite, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr("headrace.client.client.time.sleep", pauses.append)
-    site.on("POST /fn/echo", document(QUEUED, 202), document(RUNNING, 202), document({"text": "a"}))
+    """Made again and again, each try would count against the key's rate."""
+    monkeypatch.setattr("headrace.client.following.time.sleep", lambda _: None)
+    site.on("POST /fn/echo", document(QUEUED, 202), document({"code": "quota-exceeded"}, 429))
+    site.on(f"GET {PATH}", document(RUNNING), document(DONE))
 
-    assert client.call("echo", {"text": "a"}, idempotency_key='once "more"') == {"text": "a"}
-    assert [one.headers["Idempotency-Key"] for one in site.asked] == [r'"once \"more\""'] * 3
-    assert len({one.body for one in site.asked}) == 1
-    assert len(pauses) == 2  # the site answered at once: it would be asked without end
+    assert client.call("echo", {"text": "a"}, idempotency_key='once "more"') == 3
+    (made,) = site.requests("POST")
+    assert made.headers["Idempotency-Key"] == r'"once \"more\""'
 
 
 def test_a_job_may_have_a_key(site: ScriptedSite, client: Client) -> None:
@@ -271,7 +271,7 @@ def test_a_call_that_became_a_job_is_followed_to_its_output(
     site: ScriptedSite, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("headrace.client.client.time.sleep", pauses.append)
+    monkeypatch.setattr("headrace.client.following.time.sleep", pauses.append)
     site.on("POST /fn/echo", document(RUNNING, 202))
     site.on(f"GET {PATH}", document(RUNNING), document(RUNNING), document(DONE))
 
@@ -285,6 +285,60 @@ def test_a_large_output_is_fetched(site: ScriptedSite, client: Client) -> None:
     site.on(f"GET {PATH}/result", document([1]))
 
     assert client.call("echo", {}) == [1]
+
+
+AWAY = document({"code": "database-unavailable", "title": "No", "detail": "Not now."}, 503)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_an_outage_is_waited_for_while_the_job_is_followed(
+    site: ScriptedSite, client: Client, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("headrace.client.following.time.sleep", pauses.append)
+    refusal = document({"code": "x", "title": "No"}, status, Retry_After="7")
+    cut = Answer(200, [b"{"], {"Content-Length": "100", "Connection": "close"}, is_cut=True)
+    site.on("POST /fn/echo", document(RUNNING, 202))
+    site.on(f"GET {PATH}", cut, refusal, document({"job_id": JOB, "status": "succeeded", "result_url": "x"}))
+    site.on(f"GET {PATH}/result", refusal, document([1]))
+
+    assert client.call("echo", {}) == [1]
+    assert pauses[1:] == [7, 7]
+
+
+def test_who_loses_a_job_is_told_its_id(
+    site: ScriptedSite, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(following, "_FIRST_PAUSE_S", 0.01)
+    site.on("POST /fn/echo", document(RUNNING, 202))
+    site.on(f"GET {PATH}", AWAY)
+    with pytest.raises(CallRefused, match=f"Not now. The call was accepted as the job {JOB}") as refused:
+        client.call("echo", {})
+    assert (refused.value.job_id, refused.value.code) == (JOB, "database-unavailable")
+    assert len(site.requests("GET")) > 2
+
+    site.on(f"GET {PATH}", document([]))
+    with pytest.raises(Unreachable, match=f"accepted as the job {JOB}") as lost:
+        client.call("echo", {})
+    assert lost.value.job_id == JOB
+
+
+def test_a_refusal_that_does_not_pass_is_not_waited_for(site: ScriptedSite, client: Client) -> None:
+    site.on("POST /fn/echo", document(RUNNING, 202))
+    site.on(f"GET {PATH}", document({"code": "forbidden", "title": "No"}, 403))
+
+    with pytest.raises(CallRefused) as caught:
+        client.call("echo", {})
+    assert (caught.value.status, caught.value.job_id, len(site.requests("GET"))) == (403, JOB, 1)
+
+
+def test_a_call_that_was_refused_has_no_job(site: ScriptedSite, client: Client) -> None:
+    site.on("POST /fn/echo", AWAY)
+
+    with pytest.raises(CallRefused) as caught:
+        client.call("echo", {})
+    assert (caught.value.job_id, len(site.asked)) == ("", 1)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.scripted_calls import asked, error, manifest, problem, refused, result, run, site
+from harness.scripted_calls import (
+    asked,
+    error,
+    flexible,
+    in_turn,
+    lost,
+    manifest,
+    problem,
+    refused,
+    result,
+    run,
+    site,
+)
 
 from headrace.domain import Manifest
 from headrace.gateway import calling
@@ -40,6 +54,22 @@ def test_a_result_and_what_the_runner_was_told(tmp_path: Path) -> None:
             assert 99_000 < sent.remaining_ms <= 100_000
             assert 9_000 < sent.wait_ms <= 10_000
             assert here.restarts() == 0
+
+    run(scenario)
+
+
+def test_a_call_waits_at_a_runner_until_its_queue_budget_ends(tmp_path: Path) -> None:
+    """One that starts again has had its first start in time."""
+
+    async def scenario() -> None:
+        async with site(tmp_path, in_turn(partial(lost, charged=True), result)) as here:
+            call = flexible(attempts=2)
+            assert call.record is not None
+            call.record = replace(call.record, queue_s=3.0)
+            await here.caller.answer(call)
+            first, second = here.calls
+            assert 2_000 < first.wait_ms <= 3_000
+            assert 9_000 < second.wait_ms <= 10_000
 
     run(scenario)
 

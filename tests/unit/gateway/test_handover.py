@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from harness.scripted_calls import asked, flexible, in_turn, lost, problem, result, run, site
 from harness.scripted_runner import HANG_UP
@@ -19,7 +20,10 @@ from headrace.gateway import calling
 from headrace.gateway.asked import Asked, Handed, ToJob
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import ClientLeft
-from headrace.gateway.handover import Lead
+from headrace.gateway.handover import Handovers, Lead
+from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.pending import PendingCall
+from headrace.gateway.problems import Problem
 from headrace.link import frames
 from headrace.link.frames import Call, Error, Fenced, Handover, Lost, Started, Stop
 
@@ -50,6 +54,12 @@ def answers(known: bool) -> Callable[[str, str], Any]:
         return known
 
     return asks
+
+
+def assert_named(found: Problem, call: Asked) -> None:
+    """It is told that the call may be a job all the same, and which."""
+    assert (found.extra["job_id"], found.headers["Headrace-Job-Id"]) == (call.job_id, call.job_id)
+    assert f"isn't known. `GET /jobs/{call.job_id}` tells" in found.detail
 
 
 # ---------------------------------------------------------------------- what the runner is asked
@@ -154,11 +164,9 @@ def test_what_a_handover_can_end_in(tmp_path: Path, answer: Any, outcome: Any, e
                 assert found == outcome
             assert len(here.calls) == 1
             assert here.counted("headrace_handovers_total", end=end) == 1
-            if isinstance(found, ToJob):
-                assert (
-                    here.counted("headrace_calls_became_jobs_total", function="echo", reason=found.reason)
-                    == 1
-                )
+            has_let_go = end == "withdrawn"
+            assert call.is_handed_over
+            assert call.may_be_recorded is not has_let_go
 
     run(scenario)
 
@@ -194,11 +202,11 @@ def test_a_call_that_may_be_recorded_is_sent_to_no_other_runner(tmp_path: Path) 
 
     async def scenario() -> None:
         def hangs_up(frame: Handover) -> Any:
-            here.caller._handovers._lead.seconds = lambda now, hold_s: 0.0  # type: ignore[method-assign]
+            here.caller._handovers._lead_s = lambda asked, now: 0.0  # type: ignore[method-assign]
             return HANG_UP
 
         async with site(tmp_path, started, started, on_handover=hangs_up) as here:
-            here.caller._handovers._lead.seconds = lambda now, hold_s: 9.9  # type: ignore[method-assign]
+            here.caller._handovers._lead_s = lambda asked, now: 9.9  # type: ignore[method-assign]
             found = await here.caller.answer(flexible(attempts=2, hold=10))
             assert found == ToJob(1, 1, "lost")
             assert len(here.calls) == 1
@@ -227,7 +235,10 @@ def test_where_the_ledger_does_not_answer_the_call_is_lost(tmp_path: Path) -> No
 
     async def scenario() -> None:
         async with site(tmp_path, started, on_handover=lambda frame: HANG_UP, recorded=away) as here:
-            assert (await problem(here.caller, held())).code == "worker-lost"
+            call = held()
+            found = await problem(here.caller, call)
+            assert (found.code, found.extra["attempt"]) == ("worker-lost", 1)
+            assert_named(found, call)
 
     run(scenario)
 
@@ -235,7 +246,8 @@ def test_where_the_ledger_does_not_answer_the_call_is_lost(tmp_path: Path) -> No
 def test_the_ledger_is_not_asked_for_a_call_that_was_not_handed_over(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with site(tmp_path, lambda call: HANG_UP, on_handover=recorded) as here:
-            assert (await problem(here.caller, held())).code == "worker-lost"
+            found = await problem(here.caller, held())
+            assert (found.code, found.extra, found.headers) == ("worker-lost", {"attempt": 1}, {})
 
     run(scenario)
 
@@ -258,9 +270,25 @@ def test_a_handover_that_takes_long_is_waited_for_beyond_the_hold(tmp_path: Path
             here.runners[0].say(recorded(frame))
             assert await answering == Handed(call.job_id)
             assert here.counted("headrace_handovers_pending") == 0
-            assert here.caller._handovers._lead.seconds(loop.time(), 100) >= 2 * HOLD  # learned from it
+            due_after = here.caller._handovers.due_after
+            assert due_after(flexible(hold=100, total=200), loop.time()) <= 100 - 2 * HOLD  # learned from it
+            other = flexible(hold=100, total=200)
+            other.manifest = msgspec.structs.replace(other.manifest, name="other")
+            assert due_after(other, loop.time()) == 100 - 0.05  # but of this function only
 
     run(scenario)
+
+
+def test_a_handover_that_waited_out_an_outage_is_not_what_the_next_one_should_take() -> None:
+    async def never(job_id: str, owner_id: str) -> bool:
+        return False
+
+    handovers, call, nothing = Handovers(GatewayMetrics(), never), flexible(hold=20), cast("Any", None)
+    for _ in range(3):
+        pending = PendingCall(nothing, nothing)
+        pending.handover_at = 5.0
+        handovers.ended(pending, call, 15.0, frames.Handed(call.job_id))
+    assert handovers.due_after(call, 15.0) == 19
 
 
 def test_a_handover_that_is_never_answered_ends_with_the_deadline(tmp_path: Path) -> None:
@@ -269,6 +297,7 @@ def test_a_handover_that_is_never_answered_ends_with_the_deadline(tmp_path: Path
             call = held(total=3 * HOLD)
             found = await problem(here.caller, call)
             assert (found.code, found.status) == ("deadline-exceeded", 504)
+            assert_named(found, call)
             assert (await here.runners[0].hears(Stop)).job_id == call.job_id
             assert here.counted("headrace_handovers_total", end="deadline") == 1
 

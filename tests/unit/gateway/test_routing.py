@@ -150,6 +150,7 @@ def test_who_asks_for_it_otherwise_is_told_and_nothing_is_executed(query: bytes)
         (Sync(10), ("runner", "room", 10, None)),
         (Job(0, "over-hold"), ("job", "over-hold", 0, None)),
         (Refused("busy", 11.5), ("refused", "busy", 10, 12)),
+        (Refused("hold-exceeded", None), ("refused", "hold-exceeded", 10, None)),
     ],
 )
 def test_an_explanation(decision: Decision, told: tuple[Any, ...]) -> None:
