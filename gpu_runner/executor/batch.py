@@ -173,8 +173,8 @@ class BatchExecution(Start):
             injected[self.function.call_parameter] = [one.call for one in items]
         return [one.value for one in items], injected
 
-    def _answered(self, items: list[_Item], outputs: object) -> list[Outcome]:
-        """An answer for each output, in order.
+    def _answered(self, items: list[_Item], outputs: object) -> Iterator[Outcome]:
+        """An answer for each output, in order; each is encoded when those before it have left.
 
         Raises:
             InvalidOutput: there isn't one for each call.
@@ -185,7 +185,7 @@ class BatchExecution(Start):
         given = cast("Sequence[object]", outputs)
         if len(given) != len(items):
             raise InvalidOutput(f"the function returned {len(given)} outputs for {len(items)} inputs")
-        return [self._answer(one, output) for one, output in zip(items, given, strict=True)]
+        return (self._answer(one, output) for one, output in zip(items, given, strict=True))
 
     def _answer(self, one: _Item, output: object) -> Outcome:
         if one.call.is_stopped:  # the body may have left it out

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 from harness import tiny_encoder
 
-from functions import _prepacked
-from functions._encoder import _ATTENTION, _FP32_TOKENS, Encoder
-from functions._prepacked import prepack
+from functions import _bert
+from functions._bert import _FP32_TOKENS
+from functions._encoder import Encoder
+from functions._prepacked import product, product_and_sum
 from functions.embed import minilm
 from headrace import Device
 
@@ -54,11 +55,6 @@ def similarities(left: list[list[float]], right: list[list[float]]) -> list[floa
     return [math.fsum(map(float.__mul__, one, other)) for one, other in zip(left, right, strict=True)]
 
 
-def without_forward(transformer) -> set[str]:
-    """The names of its modules whose forward pass is their class' own."""
-    return {name for name, module in transformer.named_modules() if "forward" not in vars(module)}
-
-
 @pytest.mark.parametrize(
     "lengths",
     [
@@ -89,34 +85,47 @@ def test_attention_in_either_type_is_tried():
 
 def test_it_leaves_padding_out(library):
     rows = []
-    encoder = Encoder(library)
-    first = encoder._in_one_row.encoder.layer[0]
-    hook = first.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[:2]))
-    encoder.embed([[2, 4, 3], [2, 3], [2, 4, 5, 6, 3]])
-    hook.remove()
-    assert rows == [(1, 10)]
+    bert = Encoder(library)._in_one_row
+    first = bert.layers[0]
+    bert.layers[0] = lambda row, texts: rows.append(row.shape) or first(row, texts)
+    bert(_bert.Texts.of([[2, 4, 3], [2, 3], [2, 4, 5, 6, 3]]))
+    assert rows == [(10, tiny_encoder.DIMENSIONS)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=in_bf16)], ids=str)
 def test_the_library_s_own_encoder_is_not_changed(library, dtype):
     library = copy.deepcopy(library).to(dtype)
     texts = ["abc", "a longer text with words"]
-    transformer = library[0].auto_model
-    attention, vectors = transformer.config._attn_implementation, library.encode(texts)
+    vectors = library.encode(texts)
     weights = {name: tensor.clone() for name, tensor in library.state_dict().items()}
     encoder = Encoder(library)
     encoder.embed(encoder.tokenize(texts))
-    assert transformer.config._attn_implementation == attention != _ATTENTION
-    assert encoder._in_one_row.config._attn_implementation == _ATTENTION
-    assert without_forward(transformer) == {name for name, _ in transformer.named_modules()}
+    assert not any("forward" in vars(module) for module in library.modules())
     assert (library.encode(texts) == vectors).all()
     assert library.state_dict().keys() == weights.keys()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in library.state_dict().items())
 
 
-def test_weights_are_shared_with_the_library(library, unpadded):
-    theirs = {tensor.data_ptr() for tensor in library[0].auto_model.parameters()}
-    assert {tensor.data_ptr() for tensor in unpadded._in_one_row.parameters()} == theirs
+TEXTS = ["", "abc", "a" * 30, "abc " * 40, "[CLS] [PAD] x", "\n\t", "über 漢字", *(["abc d"] * 30)]
+
+
+def test_texts_are_read_as_the_library_reads_them(library):
+    """Also after the library has set its tokenizer for itself: it pads, and cuts at another limit."""
+    encoder = Encoder(library)
+    theirs = library.tokenizer(TEXTS, truncation=True, max_length=library.max_seq_length)["input_ids"]
+    assert max(map(len, theirs)) == tiny_encoder.MAX_TOKENS < len("abc " * 40)
+    assert encoder.tokenize(TEXTS) == theirs
+    library.tokenizer(TEXTS, truncation=True, max_length=9, padding=True)
+    assert encoder.tokenize(TEXTS) == theirs
+
+
+def test_a_tokenizer_that_is_not_of_the_fast_kind_reads_by_itself(library, monkeypatch):
+    monkeypatch.setattr(type(library.tokenizer), "is_fast", False)
+    encoder = Encoder(library)
+    monkeypatch.setattr(
+        type(library.tokenizer), "__call__", lambda _, texts, **__: {"input_ids": [[len(texts)]]}
+    )
+    assert encoder.tokenize(TEXTS) == [[len(TEXTS)]]
 
 
 def test_a_family_that_is_not_bert_is_padded(library):
@@ -151,6 +160,7 @@ def test_on_another_device_texts_are_padded(library):
         """The encoder as a GPU would have it."""
 
         device = torch.device("cuda", 0)
+        tokenizer, max_seq_length = library.tokenizer, library.max_seq_length
 
         def __getitem__(self, index):
             return library[index]
@@ -158,72 +168,110 @@ def test_on_another_device_texts_are_padded(library):
     assert Encoder(Elsewhere())._in_one_row is None  # type: ignore[arg-type]
 
 
-def bert_in(library, dtype):
-    return copy.deepcopy(library[0].auto_model).to(dtype)
+@pytest.mark.parametrize("change", ["a decoder", "an adapter", "no bias"])
+def test_a_bert_with_other_parts_is_padded(library, change):
+    library = copy.deepcopy(library)
+    bert = library[0].auto_model
+    attention = bert.encoder.layer[1].attention.self
+    match change:
+        case "a decoder":
+            bert.config.is_decoder = True
+        case "an adapter":
+            attention.value = torch.nn.Sequential(attention.value)
+        case "no bias":
+            attention.key.bias = None
+    assert Encoder(library)._in_one_row is None
 
 
 @in_bf16
 def test_weights_laid_out_once_give_what_plain_ones_give(library, monkeypatch):
     library = copy.deepcopy(library).bfloat16()
     with monkeypatch.context() as patch:
-        patch.setattr("functions._encoder.prepack", lambda _: None)
+        patch.setattr("functions._prepacked._pays", lambda *_: False)
         plain = Encoder(library)
     laid_out = Encoder(library)
-    assert without_forward(plain._in_one_row) > without_forward(laid_out._in_one_row)
-    texts = ["a" * length + "bcd" for length in LENGTHS]
-    for some in (texts, texts[:1], texts * 10):
-        tokens = plain.tokenize(some)
-        assert min(similarities(plain.embed(tokens), laid_out.embed(tokens))) >= 0.9999
+    with monkeypatch.context() as patch:
+        patch.delattr("torch.nn.functional.linear")  # what computes with plain ones
+        texts = ["a" * length + "bcd" for length in LENGTHS]
+        batches = [plain.tokenize(some) for some in (texts, texts[:1], texts * 10)]
+        found = [laid_out.embed(tokens) for tokens in batches]
+    for tokens, ours in zip(batches, found, strict=True):
+        assert min(similarities(plain.embed(tokens), ours)) >= 0.9999
 
 
-@in_bf16
-def test_every_linear_layer_is_laid_out_and_no_weight_twice(library, monkeypatch):
-    laid_out = []
-    product = _prepacked._product
-
-    def noted(layer, *options):
-        laid_out.append(layer)
-        return product(layer, *options)
-
-    monkeypatch.setattr(_prepacked, "_product", noted)
-    bert = bert_in(library, torch.bfloat16)
-    prepack(bert)
-    layers = [module for module in bert.modules() if isinstance(module, torch.nn.Linear)]
-    assert sorted(map(id, laid_out)) == sorted(map(id, layers))
+def layers_of(number: int, dtype) -> list:
+    """So many layers, from 24 numbers to 40."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return [torch.nn.Linear(24, 40).to(dtype) for _ in range(number)]
 
 
-@in_bf16
-def test_another_activation_than_the_exact_gelu_stays_as_it_is(library):
-    bert = bert_in(library, torch.bfloat16)
-    for layer in bert.encoder.layer:
-        layer.intermediate.intermediate_act_fn = torch.nn.ReLU()
-    own = copy.deepcopy(bert)
-    prepack(bert)
-    assert "encoder.layer.0.intermediate" in without_forward(bert)
-    assert "encoder.layer.0.intermediate.dense" not in without_forward(bert)
-    rows = torch.randn(7, tiny_encoder.DIMENSIONS, generator=torch.Generator().manual_seed(3)).bfloat16()
+def rows_of(width: int, dtype):
+    return torch.randn(7, width, generator=torch.Generator().manual_seed(3)).to(dtype)
+
+
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=in_bf16)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("after", ["nothing", "gelu", "gelu_new", "relu"])
+def test_a_product_is_what_the_layers_make_side_by_side(dtype, number, after):
+    from transformers.activations import ACT2FN
+
+    activation = None if after == "nothing" else ACT2FN[after]
+    layers, rows = layers_of(number, dtype), rows_of(24, dtype)
     with torch.inference_mode():
-        ours, theirs = (one.encoder.layer[0].intermediate(rows) for one in (bert, own))
-    assert torch.allclose(ours, theirs, atol=0.02)
+        ours = product(*layers, after=activation)(rows)
+        theirs = torch.cat([layer.float()(rows.float()) for layer in layers], 1)
+        theirs = theirs if activation is None else activation(theirs)
+    assert ours.dtype == dtype
+    assert (ours.float() - theirs).abs().max() <= (1e-6 if dtype == torch.float32 else 0.01)
 
 
-def test_nothing_changes_in_fp32(library):
-    bert = bert_in(library, torch.float32)
-    every = without_forward(bert)
-    prepack(bert)
-    assert without_forward(bert) == every
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_sum_is_the_product_and_the_others(dtype):
+    (layer,), rows, others = layers_of(1, dtype), rows_of(24, dtype), rows_of(40, dtype)
+    before = others.clone()
+    with torch.inference_mode():
+        ours = product_and_sum(layer)(rows, others)
+        theirs = layer.float()(rows.float()) + others.float()
+    assert (ours.float() - theirs).abs().max() <= (1e-6 if dtype == torch.float32 else 0.02)
+    assert torch.equal(others, before)
 
 
-@pytest.mark.parametrize("lacking", ["_linear_pointwise", "_reorder_linear_weight", "all of oneDNN"])
-def test_nothing_changes_where_torch_lacks_the_operators(library, monkeypatch, lacking):
-    bert = bert_in(library, torch.bfloat16)
-    every = without_forward(bert)
+def test_weights_in_fp32_are_the_library_s_own(library):
+    """What isn't copied changes with them."""
+    library = copy.deepcopy(library)
+    encoder = Encoder(library)
+    tokens = encoder.tokenize(["abc"])
+    before = encoder.embed(tokens)
+    for layer in library[0].auto_model.encoder.layer:
+        for part in _bert._linear_parts(layer):
+            part.weight.data.zero_()
+    assert encoder.embed(tokens) != before
+    assert encoder.embed(tokens) == Encoder(library).embed(tokens)
+
+
+@pytest.mark.parametrize(
+    "lacking", ["_linear_pointwise", "binary", "_reorder_linear_weight", "all of oneDNN"]
+)
+def test_plain_weights_are_used_where_torch_lacks_the_operators(monkeypatch, lacking):
+    (layer,), rows, others = (
+        layers_of(1, torch.bfloat16),
+        rows_of(24, torch.bfloat16),
+        rows_of(40, torch.bfloat16),
+    )
     names = {"_linear_pointwise", "_reorder_linear_weight"} - {lacking}
-    there = SimpleNamespace(**{name: getattr(torch.ops.mkldnn, name) for name in names})
+    there = SimpleNamespace(**{name: SimpleNamespace(binary=None) for name in names})
+    if lacking == "binary":
+        there._linear_pointwise = SimpleNamespace()
     monkeypatch.setattr(torch.ops, "mkldnn", there)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: lacking != "all of oneDNN")
-    prepack(bert)
-    assert without_forward(bert) == every
+    with torch.inference_mode():
+        made = layer(rows)
+        assert torch.equal(product(layer)(rows), made)
+        assert torch.equal(product_and_sum(layer)(rows, others), made + others)
 
 
 @pytest.mark.real_models
