@@ -21,6 +21,51 @@ SET client_min_messages = warning;
 SET row_security = off;
 
 --
+-- Name: flow_state; Type: TYPE; Schema: public; Owner: -
+--
+
+CREATE TYPE public.flow_state AS (
+	owner_id uuid,
+	weight double precision,
+	rate double precision,
+	tag double precision,
+	first_tag double precision,
+	first_ahead double precision,
+	last_tag double precision,
+	last_ahead double precision,
+	share double precision,
+	end_at timestamp with time zone,
+	front_at timestamp with time zone,
+	places bigint,
+	limit_s double precision,
+	line_work double precision,
+	kept_work double precision
+);
+
+
+--
+-- Name: lane_state; Type: TYPE; Schema: public; Owner: -
+--
+
+CREATE TYPE public.lane_state AS (
+	name text,
+	waiting double precision,
+	cost double precision,
+	work double precision,
+	age_s double precision,
+	most double precision,
+	most_cost double precision,
+	most_age_s double precision,
+	rate double precision,
+	places bigint,
+	is_lined boolean,
+	kept double precision,
+	kept_cost double precision,
+	is_scarce boolean
+);
+
+
+--
 -- Name: procrastinate_job_event_type; Type: TYPE; Schema: public; Owner: -
 --
 
@@ -226,6 +271,251 @@ BEGIN
         tag := reserve_tags_v1(p_function, p_owner_id, p_weight, v_steps);
     END IF;
     RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: admit_batch_v2(uuid, text, double precision[], double precision, integer, integer, double precision, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.admit_batch_v2(p_owner_id uuid, p_function text, p_costs double precision[], p_weight double precision, p_most_outstanding integer, p_most_waiting integer, p_most_cost double precision, p_most_age_s double precision, p_limit_s double precision) RETURNS TABLE(refusal text, tag double precision, outstanding integer, due_s double precision)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_size integer := cardinality(p_costs);
+    v_cost double precision;
+    v_work double precision;
+    v_steps double precision;
+    v_lane lane_state;
+    v_flow flow_state;
+BEGIN
+    SELECT sum(u.cost), sum(work_v1(u.cost)), sum(tag_step_v1(u.cost, p_weight))
+    INTO STRICT v_cost, v_work, v_steps FROM unnest(p_costs) AS u (cost);
+    outstanding := outstanding_v1(p_owner_id, p_most_outstanding);
+    v_lane := lane_state_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s);
+    p_limit_s := greatest(p_limit_s, 0.001); -- products with what is tiny would underflow
+    IF is_scarce_v1(v_lane, v_size, v_cost, v_work, p_limit_s) THEN
+        PERFORM pg_advisory_xact_lock(line_lock_v1(p_function));
+        v_lane := lane_state_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s);
+    END IF;
+    v_flow := flow_state_v1(v_lane, p_owner_id, p_weight, v_work);
+    refusal := CASE WHEN outstanding + v_size > p_most_outstanding THEN 'quota-exceeded'
+        ELSE refusal_v1(v_lane, v_flow, p_limit_s, false) END;
+    -- As if all but the last job were in already.
+    v_lane.waiting := v_lane.waiting + v_size - 1;
+    v_lane.cost := v_lane.cost + v_cost - p_costs[v_size];
+    v_lane.work := v_lane.work + v_work - work_v1(p_costs[v_size]);
+    v_flow.tag := v_flow.last_tag - tag_step_v1(p_costs[v_size], p_weight);
+    refusal := coalesce(refusal, refusal_v1(v_lane, v_flow, p_limit_s, false),
+        CASE WHEN v_lane.cost + p_costs[v_size] > v_lane.most_cost THEN 'backlog-costly' END);
+    IF refusal IS NULL THEN
+        tag := reserve_tags_v1(p_function, p_owner_id, p_weight, v_steps);
+    ELSIF refusal <> 'quota-exceeded' AND v_lane.rate IS NOT NULL
+        AND v_size <= v_lane.most AND v_cost <= v_lane.most_cost THEN
+        due_s := least(greatest(ceil(until_room_v1(v_lane, v_flow, p_limit_s)), 1), 600);
+    END IF;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: admit_one_v1(public.lane_state, public.flow_state, double precision, double precision, text, uuid, boolean, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.admit_one_v1(p_lane public.lane_state, p_flow public.flow_state, p_cost double precision, p_limit_s double precision, p_key text, p_place uuid, p_with_place boolean, p_most_outstanding integer, OUT refusal text, OUT place uuid, OUT due_s double precision, OUT is_placed boolean, OUT lane public.lane_state, OUT flow public.flow_state) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_place_id uuid;
+    v_weight double precision;
+    v_told_s double precision;
+    v_given record;
+BEGIN
+    lane := p_lane;
+    flow := p_flow;
+    is_placed := false;
+    IF p_lane.places > 0 AND (p_place IS NOT NULL OR p_key IS NOT NULL) THEN
+        SELECT f.id, f.weight, f.is_open, f.told_s INTO v_place_id, v_weight, is_placed, v_told_s
+        FROM find_place_v1(p_lane.name, p_flow.owner_id, p_cost, p_place, p_key) f;
+        is_placed := coalesce(is_placed, false);
+    END IF;
+    refusal := refusal_v1(p_lane, p_flow, p_limit_s, is_placed);
+    IF refusal IS NOT NULL AND v_place_id IS NOT NULL AND NOT is_placed THEN
+        -- Too early: it is worth as much as before.
+        place := v_place_id;
+        due_s := greatest(v_told_s, 0.001);
+        is_placed := true;
+        RETURN;
+    END IF;
+    IF v_place_id IS NOT NULL THEN
+        PERFORM use_place_v1(p_lane.name, p_flow.owner_id, v_weight, v_place_id);
+        lane.places := lane.places - 1;
+    END IF;
+    IF refusal IS NULL THEN
+        flow.tag := flow.tag + tag_step_v1(p_cost, flow.weight);
+    ELSIF p_lane.rate IS NOT NULL THEN
+        SELECT g.* INTO v_given FROM give_place_v1(
+            lane, flow, refusal, p_cost, p_limit_s, p_key, is_placed, p_most_outstanding, p_with_place) g;
+        place := v_given.id;
+        due_s := v_given.due_s;
+        IF place IS NOT NULL THEN
+            lane.places := lane.places + 1;
+            lane.is_lined := lane.is_lined OR refusal <> 'no-capacity';
+            flow.limit_s := greatest(flow.limit_s, p_limit_s);
+            flow.places := flow.places + 1;
+            flow.line_work := flow.line_work + flow.share * work_v1(p_cost);
+            IF is_placed THEN
+                flow.front_at := v_given.ends_at;
+            ELSE
+                flow.end_at := v_given.ends_at;
+            END IF;
+        END IF;
+    END IF;
+END;
+$$;
+
+
+--
+-- Name: admit_v1(uuid[], text[], double precision[], double precision[], double precision[], integer[], integer[], double precision[], double precision[], text[], uuid[], boolean[], text[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.admit_v1(p_owner_ids uuid[], p_functions text[], p_costs double precision[], p_weights double precision[], p_limits_s double precision[], p_most_outstanding integer[], p_most_waiting integer[], p_most_costs double precision[], p_most_ages_s double precision[], p_keys text[], p_places uuid[], p_with_place boolean[], p_outcomes text[]) RETURNS TABLE(outcome text, outstanding integer, place uuid, due_s double precision, is_placed boolean, rate double precision, work double precision)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    -- By a job's number, the number of the first job of its owner, lane or flow, and by that what is known.
+    v_owner integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
+    v_lane_of integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
+    v_flow_of integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
+    v_owned integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
+    v_lanes lane_state[] := array_fill(NULL::lane_state, ARRAY[cardinality(p_outcomes)]);
+    v_flows flow_state[] := array_fill(NULL::flow_state, ARRAY[cardinality(p_outcomes)]);
+    v_lane lane_state;
+    v_flow flow_state;
+    v_found record;
+    v_given record;
+    n integer;
+BEGIN
+    FOR v_found IN
+        SELECT u.owner_id, max(u.most) AS most, array_agg(u.n) AS numbers
+        FROM unnest(p_owner_ids, p_most_outstanding) WITH ORDINALITY AS u (owner_id, most, n)
+        GROUP BY u.owner_id ORDER BY u.owner_id
+    LOOP
+        v_owned[v_found.numbers[1]] := outstanding_v1(v_found.owner_id, v_found.most);
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_owner[n] := v_found.numbers[1];
+        END LOOP;
+    END LOOP;
+    -- In one order everywhere, as the lines stay locked.
+    FOR v_found IN
+        SELECT u.function, max(u.most) AS most, max(u.most_cost) AS most_cost, max(u.age_s) AS age_s,
+            count(*) AS jobs, sum(u.cost) AS cost, sum(work_v1(u.cost)) AS work, min(u.limit_s) AS least_s,
+            array_agg(u.n) AS numbers
+        FROM unnest(p_functions, p_most_waiting, p_most_costs, p_most_ages_s, p_costs, p_limits_s)
+            WITH ORDINALITY AS u (function, most, most_cost, age_s, cost, limit_s, n)
+        GROUP BY u.function ORDER BY u.function
+    LOOP
+        v_lane := lane_state_v1(v_found.function, v_found.most, v_found.most_cost, v_found.age_s);
+        v_lane.is_scarce := is_scarce_v1(
+            v_lane, v_found.jobs, v_found.cost, v_found.work, v_found.least_s);
+        IF v_lane.is_scarce THEN
+            PERFORM pg_advisory_xact_lock(line_lock_v1(v_found.function));
+            v_lane := lane_state_v1(v_found.function, v_found.most, v_found.most_cost, v_found.age_s);
+            v_lane.is_scarce := true;
+        END IF;
+        v_lanes[v_found.numbers[1]] := v_lane;
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_lane_of[n] := v_found.numbers[1];
+        END LOOP;
+    END LOOP;
+    FOR v_found IN
+        SELECT u.function, u.owner_id, u.weight, sum(work_v1(u.cost)) AS work, array_agg(u.n) AS numbers
+        FROM unnest(p_functions, p_owner_ids, p_weights, p_costs, p_outcomes) WITH ORDINALITY
+            AS u (function, owner_id, weight, cost, outcome, n)
+        WHERE u.outcome = 'accepted' GROUP BY u.function, u.owner_id, u.weight
+    LOOP
+        v_lane := v_lanes[v_lane_of[v_found.numbers[1]]];
+        IF v_lane.is_scarce THEN
+            v_flows[v_found.numbers[1]] :=
+                flow_state_v1(v_lane, v_found.owner_id, v_found.weight, v_found.work);
+        END IF;
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_flow_of[n] := v_found.numbers[1];
+        END LOOP;
+    END LOOP;
+    FOR n IN 1 .. cardinality(p_outcomes) LOOP
+        outcome := p_outcomes[n];
+        outstanding := v_owned[v_owner[n]];
+        place := NULL;
+        due_s := NULL;
+        is_placed := false;
+        v_lane := v_lanes[v_lane_of[n]];
+        rate := v_lane.rate;
+        work := v_lane.work;
+        IF outcome = 'accepted' AND outstanding >= p_most_outstanding[n] THEN
+            outcome := 'quota-exceeded';
+        ELSIF outcome = 'accepted' THEN
+            IF v_lane.is_scarce THEN
+                v_flow := v_flows[v_flow_of[n]];
+                v_given := admit_one_v1(v_lane, v_flow, p_costs[n], p_limits_s[n], p_keys[n], p_places[n],
+                    p_with_place[n], p_most_outstanding[n]);
+                outcome := coalesce(v_given.refusal, 'accepted');
+                place := v_given.place;
+                due_s := v_given.due_s;
+                is_placed := v_given.is_placed;
+                v_lane := v_given.lane;
+                v_flow := v_given.flow;
+                v_flows[v_flow_of[n]] := v_flow;
+            END IF;
+            IF outcome = 'accepted' THEN
+                v_owned[v_owner[n]] := outstanding + 1;
+                v_lane.waiting := v_lane.waiting + 1;
+                v_lane.cost := v_lane.cost + p_costs[n];
+                v_lane.work := v_lane.work + work_v1(p_costs[n]);
+            END IF;
+            v_lanes[v_lane_of[n]] := v_lane;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;
+
+
+--
+-- Name: ahead_of_next_v1(public.lane_state, public.flow_state); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.ahead_of_next_v1(p_lane public.lane_state, p_flow public.flow_state) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT least(p_lane.work, p_flow.first_ahead + CASE WHEN p_flow.last_tag > p_flow.first_tag
+        THEN (p_flow.last_ahead - p_flow.first_ahead) * (p_flow.tag - p_flow.first_tag)
+            / (p_flow.last_tag - p_flow.first_tag) ELSE 0 END)
+$$;
+
+
+--
+-- Name: ahead_v1(text, uuid, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.ahead_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_tag double precision) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_ahead double precision;
+BEGIN
+    SELECT greatest(0, p_tag - l.virtual_time) * p_weight + coalesce((
+        SELECT sum(o.weight * (least(o.last_tag, p_tag) - l.virtual_time)) FROM lane_owner o
+        WHERE o.lane = l.name AND least(o.last_tag, p_tag) > l.virtual_time
+            AND NOT (o.owner_id = p_owner_id AND o.weight = p_weight)), 0)
+    INTO v_ahead FROM lane l WHERE l.name = p_lane;
+    RETURN coalesce(v_ahead, 0);
 END;
 $$;
 
@@ -597,6 +887,55 @@ $$;
 
 
 --
+-- Name: claim_v2(uuid, uuid, text[], text[], integer[], double precision[], integer[], double precision, integer); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.claim_v2(p_session_id uuid, p_claim_id uuid, p_functions text[], p_interfaces text[], p_groups integer[], p_expected_s double precision[], p_free integer[], p_lease_s double precision, p_alone integer) RETURNS TABLE(job_id uuid, token uuid, attempt integer, charged integer, function text, input bytea, owner_id uuid, remaining_s double precision, waited_s double precision, request_id text, traceparent text, alone boolean)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz;
+    v_free integer[] := p_free;
+    v_starts integer[];
+    v_works double precision[];
+    v_short text[] := '{}';
+    n integer;
+BEGIN
+    RETURN QUERY SELECT c.* FROM claim_v1(
+        p_session_id, p_claim_id, p_functions, p_interfaces, p_groups, p_expected_s, p_free, p_lease_s,
+        p_alone) c;
+    v_now := clock_timestamp();
+    SELECT array_agg(coalesce(g.starts, 0) ORDER BY u.n), array_agg(coalesce(g.work, 0) ORDER BY u.n)
+    INTO v_starts, v_works
+    FROM unnest(p_functions) WITH ORDINALITY AS u (name, n) LEFT JOIN (
+        SELECT j.function, count(*) AS starts, sum(work_v1(j.cost)) AS work FROM job j
+        WHERE j.session_id = p_session_id AND j.claim_id = p_claim_id GROUP BY j.function
+    ) AS g ON g.function = u.name;
+    FOR n IN 1 .. cardinality(p_functions) LOOP
+        v_free[p_groups[n]] := v_free[p_groups[n]] - v_starts[n];
+        IF v_free[p_groups[n]] > 0 THEN
+            v_short := v_short || p_functions[n];
+        END IF;
+    END LOOP;
+    -- Nobody else has these rows, nor does a session claim twice at once: no order is needed.
+    INSERT INTO lane_started AS s (lane, session_id, starts, work, at)
+    SELECT u.name, p_session_id, sum(u.starts), sum(u.work), v_now
+    FROM unnest(p_functions, v_starts, v_works) AS u (name, starts, work)
+    WHERE u.starts > 0 GROUP BY u.name
+    ON CONFLICT (lane, session_id) DO UPDATE
+    SET starts = s.starts + excluded.starts, work = s.work + excluded.work, at = excluded.at;
+    UPDATE lane_started s SET short_at = v_now
+    WHERE s.lane = ANY (v_short) AND s.session_id = p_session_id
+        AND (s.short_at IS NULL OR s.short_at < v_now - interval '0.2 seconds');
+END;
+$$;
+
+
+--
 -- Name: close_batch_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -901,6 +1240,43 @@ $$;
 
 
 --
+-- Name: expire_places_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.expire_places_v1() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_lane text;
+BEGIN
+    FOR v_lane IN
+        SELECT DISTINCT p.lane FROM place p
+        -- So far ahead only if the clock was set back.
+        WHERE p.told_at < v_now - place_late_v1() OR p.told_at > v_now + interval '601 seconds'
+    LOOP
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(line_lock_v1(v_lane));
+        WITH gone AS (
+            DELETE FROM place p WHERE p.lane = v_lane
+                AND (p.told_at < v_now - place_late_v1() OR p.told_at > v_now + interval '601 seconds')
+            RETURNING p.owner_id, p.weight
+        )
+        UPDATE line n SET share = greatest(0.05, n.share * 0.9 ^ g.places), used_at = v_now
+        FROM (SELECT o.owner_id, o.weight, count(*) AS places FROM gone o GROUP BY 1, 2) AS g
+        WHERE n.lane = v_lane AND n.owner_id = g.owner_id AND n.weight = g.weight;
+    END LOOP;
+    FOR v_lane IN SELECT DISTINCT n.lane FROM line n WHERE n.used_at < v_now - interval '1 hour' LOOP
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(line_lock_v1(v_lane));
+        DELETE FROM line n WHERE n.lane = v_lane AND n.used_at < v_now - interval '1 hour'
+            AND NOT EXISTS (
+                SELECT FROM place p
+                WHERE p.lane = n.lane AND p.owner_id = n.owner_id AND p.weight = n.weight);
+    END LOOP;
+END;
+$$;
+
+
+--
 -- Name: expire_v1(uuid[], text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1001,6 +1377,36 @@ $$;
 
 
 --
+-- Name: find_place_v1(text, uuid, double precision, uuid, text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.find_place_v1(p_lane text, p_owner_id uuid, p_cost double precision, p_place uuid, p_key text) RETURNS TABLE(id uuid, weight double precision, is_open boolean, told_s double precision)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    SELECT p.id, p.weight, p.due_at <= v_now + place_early_v1(),
+        greatest(extract(epoch FROM p.told_at - v_now), 0)::double precision
+    FROM place p
+    WHERE p.id = p_place AND p.lane = p_lane AND p.owner_id = p_owner_id
+        AND p_cost <= 1.05 * p.cost AND p.told_at >= v_now - place_late_v1();
+    IF NOT FOUND AND p_key IS NOT NULL THEN
+        RETURN QUERY
+        SELECT p.id, p.weight, p.due_at <= v_now + place_early_v1(),
+            greatest(extract(epoch FROM p.told_at - v_now), 0)::double precision
+        FROM place p
+        WHERE p.owner_id = p_owner_id AND p.lane = p_lane AND p.idempotency_key = p_key
+            AND p_cost <= 1.05 * p.cost AND p.told_at >= v_now - place_late_v1()
+        ORDER BY p.told_at DESC LIMIT 1;
+    END IF;
+END;
+$$;
+
+
+--
 -- Name: finish_v1(uuid, uuid[], uuid[], integer[], text[], bytea[], text[], text[], jsonb[], double precision[], double precision); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1081,6 +1487,51 @@ $$;
 
 
 --
+-- Name: flow_state_v1(public.lane_state, uuid, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.flow_state_v1(p_lane public.lane_state, p_owner_id uuid, p_weight double precision, p_work double precision) RETURNS public.flow_state
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_state flow_state;
+    v_time double precision;
+    v_weights double precision;
+BEGIN
+    SELECT l.virtual_time INTO v_time FROM lane l WHERE l.name = p_lane.name;
+    SELECT o.last_tag INTO v_state.tag FROM lane_owner o
+    WHERE o.lane = p_lane.name AND o.owner_id = p_owner_id AND o.weight = p_weight;
+    v_state.owner_id := p_owner_id;
+    v_state.weight := p_weight;
+    v_state.tag := greatest(v_state.tag, v_time, 0);
+    v_state.first_tag := v_state.tag;
+    v_state.first_ahead := ahead_v1(p_lane.name, p_owner_id, p_weight, v_state.first_tag);
+    v_state.last_tag := v_state.tag + p_work / p_weight;
+    v_state.last_ahead := ahead_v1(p_lane.name, p_owner_id, p_weight, v_state.last_tag);
+    SELECT p_weight + coalesce(sum(o.weight), 0) INTO v_weights FROM lane_owner o
+    WHERE o.lane = p_lane.name AND NOT (o.owner_id = p_owner_id AND o.weight = p_weight)
+        AND (o.last_tag > v_time OR p_lane.places > 0 AND EXISTS (
+            SELECT FROM place p
+            WHERE p.lane = o.lane AND p.owner_id = o.owner_id AND p.weight = o.weight
+                AND p.due_at <= v_now + place_early_v1() AND p.told_at >= v_now - place_late_v1()));
+    v_state.rate := p_lane.rate * p_weight / v_weights;
+    SELECT coalesce(max(n.share), 1) INTO v_state.share FROM line n
+    WHERE n.lane = p_lane.name AND n.owner_id = p_owner_id AND n.weight = p_weight;
+    SELECT count(*), max(p.due_at) FILTER (WHERE NOT p.in_front), max(p.due_at) FILTER (WHERE p.in_front),
+        max(p.limit_s), coalesce(sum(work_v1(p.cost)), 0) * v_state.share,
+        coalesce(sum(work_v1(p.cost)) FILTER (WHERE p.due_at <= v_now + place_early_v1()), 0) * v_state.share
+    INTO v_state.places, v_state.end_at, v_state.front_at, v_state.limit_s, v_state.line_work,
+        v_state.kept_work
+    FROM place p
+    WHERE p.lane = p_lane.name AND p.owner_id = p_owner_id AND p.weight = p_weight
+        AND p.told_at >= v_now - place_late_v1();
+    RETURN v_state;
+END;
+$$;
+
+
+--
 -- Name: forget_runners_v1(); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1109,6 +1560,49 @@ BEGIN
         SELECT id FROM gateway WHERE seen_at < v_now - interval '1 minute' FOR UPDATE SKIP LOCKED
     );
     RETURN (SELECT count(*) FROM gateway WHERE seen_at > v_now - interval '10 seconds');
+END;
+$$;
+
+
+--
+-- Name: give_place_v1(public.lane_state, public.flow_state, text, double precision, double precision, text, boolean, integer, boolean); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.give_place_v1(p_lane public.lane_state, p_flow public.flow_state, p_refusal text, p_cost double precision, p_limit_s double precision, p_key text, p_in_front boolean, p_most_outstanding integer, p_with_place boolean) RETURNS TABLE(id uuid, due_s double precision, ends_at timestamp with time zone)
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_until_s double precision := until_room_v1(p_lane, p_flow, p_limit_s);
+    v_due_at timestamptz;
+BEGIN
+    IF p_in_front THEN
+        ends_at := p_flow.front_at;
+        due_s := v_until_s;
+    ELSE
+        ends_at := p_flow.end_at;
+        due_s := v_until_s + p_flow.line_work / p_flow.rate;
+    END IF;
+    due_s := greatest(due_s, extract(epoch FROM ends_at - v_now)) + work_v1(p_cost) / p_flow.rate;
+    v_due_at := v_now + make_interval(secs => least(due_s, 600));
+    -- Whole seconds are told.
+    due_s := least(greatest(ceil(due_s + random() * least(1, 0.05 * due_s)), 1), 600);
+    IF p_with_place AND v_due_at < v_now + interval '600 seconds'
+        AND p_flow.places < least(2000, p_most_outstanding) AND p_lane.places < 10000 THEN
+        INSERT INTO line (lane, owner_id, weight, used_at)
+        VALUES (p_lane.name, p_flow.owner_id, p_flow.weight, v_now) ON CONFLICT DO NOTHING;
+        INSERT INTO place AS p (lane, owner_id, weight, cost, idempotency_key, in_front, for_room, limit_s,
+            due_at, told_at)
+        VALUES (p_lane.name, p_flow.owner_id, p_flow.weight, p_cost, p_key, p_in_front,
+            p_refusal <> 'no-capacity', p_limit_s, v_due_at, v_now + make_interval(secs => due_s))
+        RETURNING p.id INTO id;
+        ends_at := greatest(ends_at, v_due_at);
+    ELSE
+        -- The line doesn't grow by these: told its end, all would come back at once.
+        due_s := least(ceil(due_s * (1 + random())), 600);
+    END IF;
+    RETURN NEXT;
 END;
 $$;
 
@@ -1284,6 +1778,74 @@ $$;
 
 
 --
+-- Name: is_refusal_v1(text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.is_refusal_v1(p_outcome text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT p_outcome IN ('quota-exceeded', 'backlog-full', 'backlog-costly', 'backlog-old', 'no-capacity')
+$$;
+
+
+--
+-- Name: is_scarce_v1(public.lane_state, double precision, double precision, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.is_scarce_v1(p_lane public.lane_state, p_count double precision, p_cost double precision, p_work double precision, p_least_s double precision) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT p_lane.places > 0 OR p_lane.most <= 500 OR p_lane.waiting + p_count > 0.8 * p_lane.most
+        OR p_lane.cost + p_cost > 0.8 * p_lane.most_cost OR p_lane.age_s > 0.8 * p_lane.most_age_s
+        OR coalesce((p_lane.work + p_work) / p_lane.rate > 0.5 * p_least_s, false)
+$$;
+
+
+--
+-- Name: lane_backlog_v1(text, integer, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.lane_backlog_v1(p_lane text, p_most integer, p_most_cost double precision, p_most_age_s double precision) RETURNS TABLE(waiting integer, cost double precision, work double precision, oldest_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_kept record;
+BEGIN
+    SELECT count(*), coalesce(sum(c.cost), 0), coalesce(sum(work_v1(c.cost)), 0), min(c.queued_at)
+    INTO waiting, cost, work, oldest_at FROM (
+        SELECT j.cost, j.queued_at FROM job j WHERE j.function = p_lane AND j.state = 'queued'
+        LIMIT 501) AS c;
+    IF waiting <= 500 THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    work := work / waiting;
+    cost := cost / waiting;
+    SELECT l.waiting, l.waiting_cost, l.oldest_at INTO v_kept FROM lane l WHERE l.name = p_lane;
+    IF v_kept.waiting > 500 AND v_kept.waiting < p_most THEN
+        waiting := v_kept.waiting;
+    ELSIF p_most > 500 THEN
+        SELECT count(*) INTO waiting FROM (
+            SELECT FROM job j WHERE j.function = p_lane AND j.state = 'queued' LIMIT p_most) AS c;
+    END IF;
+    work := work * waiting;
+    IF p_most_cost IS NULL AND p_most_age_s IS NULL THEN
+        cost := cost * waiting;
+        oldest_at := NULL;
+    ELSIF v_kept.waiting > 500 AND v_kept.waiting_cost IS NOT NULL THEN
+        cost := v_kept.waiting_cost;
+        oldest_at := v_kept.oldest_at;
+    ELSE
+        SELECT sum(j.cost), min(j.queued_at) INTO cost, oldest_at FROM job j
+        WHERE j.function = p_lane AND j.state = 'queued';
+    END IF;
+    RETURN NEXT;
+END;
+$$;
+
+
+--
 -- Name: lane_room_v1(text, integer, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1338,6 +1900,69 @@ $$;
 
 
 --
+-- Name: lane_state_v1(text, integer, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.lane_state_v1(p_lane text, p_most integer, p_most_cost double precision, p_most_age_s double precision) RETURNS public.lane_state
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_state lane_state;
+    v_oldest_at timestamptz;
+    v_own record;
+BEGIN
+    SELECT l.most_waiting, l.most_cost, l.most_age_s INTO v_own FROM lane l WHERE l.name = p_lane;
+    p_most := coalesce(v_own.most_waiting, p_most);
+    p_most_cost := coalesce(v_own.most_cost, p_most_cost);
+    p_most_age_s := coalesce(v_own.most_age_s, p_most_age_s);
+    v_state.name := p_lane;
+    v_state.most := p_most;
+    v_state.most_cost := coalesce(p_most_cost, 'infinity');
+    v_state.most_age_s := coalesce(p_most_age_s, 'infinity');
+    SELECT b.waiting, b.cost, b.work, b.oldest_at
+    INTO v_state.waiting, v_state.cost, v_state.work, v_oldest_at
+    FROM lane_backlog_v1(p_lane, p_most, p_most_cost, p_most_age_s) b;
+    v_state.age_s := coalesce(extract(epoch FROM v_now - v_oldest_at), 0);
+    SELECT p.rate INTO v_state.rate FROM lane_pace p WHERE p.lane = p_lane;
+    SELECT count(*), coalesce(bool_or(p.for_room), false),
+        coalesce(sum(n.share) FILTER (WHERE p.for_room AND p.due_at <= v_now + place_early_v1()), 0),
+        coalesce(sum(n.share * p.cost) FILTER (WHERE p.for_room AND p.due_at <= v_now + place_early_v1()), 0)
+    INTO v_state.places, v_state.is_lined, v_state.kept, v_state.kept_cost
+    FROM place p JOIN line n ON n.lane = p.lane AND n.owner_id = p.owner_id AND n.weight = p.weight
+    WHERE p.lane = p_lane AND p.told_at >= v_now - place_late_v1();
+    RETURN v_state;
+END;
+$$;
+
+
+--
+-- Name: lanes_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.lanes_v1() RETURNS TABLE(name text, waiting integer, waiting_cost double precision, rate double precision, is_measured boolean, places integer, line_s double precision)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT p.lane, p.waiting, p.waiting_work, p.rate, p.is_measured, coalesce(o.places, 0)::integer,
+        coalesce(greatest(extract(epoch FROM o.end_at - clock_timestamp()), 0), 0)::double precision
+    FROM lane_pace p LEFT JOIN (
+        SELECT c.lane, count(*) AS places, max(c.due_at) AS end_at FROM place c
+        WHERE c.told_at >= clock_timestamp() - place_late_v1() GROUP BY c.lane
+    ) AS o ON o.lane = p.lane
+    ORDER BY p.lane
+$$;
+
+
+--
+-- Name: line_lock_v1(text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.line_lock_v1(p_lane text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT hashtextextended('headrace.line.' || p_lane, 0) $$;
+
+
+--
 -- Name: lost_start_v1(public.job, text, text, text, text, text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1379,6 +2004,66 @@ BEGIN
     VALUES (p_job.id, p_job.sequence + 1, v_now, p_job.state, 'queued', p_job.attempt, p_actor, p_reason);
     PERFORM tell_waiters_v1(ARRAY[p_job.id]);
     RETURN 'queued';
+END;
+$$;
+
+
+--
+-- Name: lane_pace; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.lane_pace (
+    lane text NOT NULL,
+    waiting integer NOT NULL,
+    waiting_work double precision NOT NULL,
+    rate double precision,
+    is_measured boolean NOT NULL,
+    span_s double precision DEFAULT 0 NOT NULL,
+    span_starts double precision DEFAULT 0 NOT NULL,
+    span_work double precision DEFAULT 0 NOT NULL,
+    measured_at timestamp with time zone,
+    slots double precision,
+    starts bigint NOT NULL,
+    work double precision NOT NULL,
+    refreshed_at timestamp with time zone NOT NULL,
+    CONSTRAINT lane_pace_rate_check CHECK ((rate > (0)::double precision))
+)
+WITH (fillfactor='50');
+
+
+--
+-- Name: measured_v1(public.lane_pace, boolean, timestamp with time zone, public.lane_pace); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.measured_v1(p_pace public.lane_pace, p_is_served boolean, p_short_at timestamp with time zone, p_before public.lane_pace) RETURNS public.lane_pace
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+DECLARE
+    v_s double precision := extract(epoch FROM p_pace.refreshed_at - p_before.refreshed_at);
+    v_starts double precision := p_pace.starts - p_before.starts;
+    v_change double precision := coalesce(p_pace.slots / nullif(p_before.slots, 0), 1);
+    v_kept double precision := 1;
+BEGIN
+    IF v_change NOT BETWEEN 0.8 AND 1.25 THEN
+        v_kept := least(1, greatest(
+            2 / nullif(p_before.span_s, 0), 4 / nullif(p_before.span_starts, 0)));
+        p_before.span_work := p_before.span_work * v_change;
+    ELSE
+        p_pace.slots := coalesce(p_before.slots, p_pace.slots); -- many small changes are a large one
+    END IF;
+    p_pace.span_s := v_kept * p_before.span_s;
+    p_pace.span_starts := v_kept * p_before.span_starts;
+    p_pace.span_work := v_kept * p_before.span_work;
+    p_pace.measured_at := p_before.measured_at;
+    IF v_s BETWEEN 0.001 AND 10 AND p_before.waiting > 0 AND p_pace.waiting > 0 AND v_starts >= 0
+        AND (p_is_served OR v_starts > 0) AND coalesce(p_short_at < p_before.refreshed_at, true) THEN
+        v_kept := exp(-v_s / least(greatest(20, 300 * p_pace.span_s / nullif(p_pace.span_starts, 0)), 600));
+        p_pace.span_s := v_kept * p_pace.span_s + v_s;
+        p_pace.span_starts := v_kept * p_pace.span_starts + v_starts;
+        p_pace.span_work := v_kept * p_pace.span_work + p_pace.work - p_before.work;
+        p_pace.measured_at := p_pace.refreshed_at;
+    END IF;
+    RETURN p_pace;
 END;
 $$;
 
@@ -1561,6 +2246,24 @@ BEGIN
     RETURN true;
 END;
 $$;
+
+
+--
+-- Name: place_early_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.place_early_v1() RETURNS interval
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT interval '1 second' $$;
+
+
+--
+-- Name: place_late_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.place_late_v1() RETURNS interval
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT interval '5 seconds' $$;
 
 
 --
@@ -2498,6 +3201,118 @@ $$;
 
 
 --
+-- Name: refresh_lanes_v1(double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.refresh_lanes_v1(p_every_s double precision) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_found record;
+    v_before lane_pace;
+    v_pace lane_pace;
+    v_is_measured boolean;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('headrace.refresh', 0)) OR EXISTS (
+        SELECT FROM lane_pace p
+        WHERE p.refreshed_at BETWEEN v_now - make_interval(secs => p_every_s) AND v_now) THEN
+        RETURN false;
+    END IF;
+    FOR v_found IN
+        WITH reported AS MATERIALIZED (
+            SELECT r.lane, sum(r.slots) AS slots, sum(r.rate) AS rate
+            FROM reported_rates_v1() r GROUP BY r.lane
+        ), started AS MATERIALIZED (
+            SELECT s.lane, sum(s.starts)::bigint AS starts, sum(s.work) AS work, max(s.short_at) AS short_at,
+                max(s.at) AS at
+            FROM lane_started s GROUP BY s.lane
+        )
+        SELECT n.name, r.lane IS NOT NULL AS is_served, r.slots, r.rate, coalesce(s.starts, 0) AS starts,
+            coalesce(s.work, 0) AS work, s.short_at, s.at, b.waiting, b.work AS waiting_work
+        FROM (SELECT l.name FROM lane l UNION SELECT r.lane FROM reported r) AS n
+            LEFT JOIN reported r ON r.lane = n.name LEFT JOIN started s ON s.lane = n.name
+            CROSS JOIN LATERAL lane_backlog_v1(n.name, 2147483647, NULL, NULL) AS b
+        ORDER BY n.name
+    LOOP
+        SELECT p.* INTO v_before FROM lane_pace p WHERE p.lane = v_found.name;
+        v_pace.lane := v_found.name;
+        v_pace.waiting := v_found.waiting;
+        v_pace.waiting_work := v_found.waiting_work;
+        v_pace.slots := v_found.slots;
+        v_pace.starts := v_found.starts;
+        v_pace.work := v_found.work;
+        v_pace.span_s := 0;
+        v_pace.span_starts := 0;
+        v_pace.span_work := 0;
+        v_pace.measured_at := NULL;
+        v_pace.refreshed_at := clock_timestamp();
+        IF v_before.lane IS NOT NULL THEN
+            v_pace := measured_v1(v_pace, v_found.is_served, v_found.short_at, v_before);
+        END IF;
+        -- A little low: whoever is told a little late finds room, whoever is told early doesn't.
+        v_pace.is_measured := v_pace.span_starts >= 4
+            AND v_pace.measured_at > v_now - interval '10 minutes'
+            AND (v_found.is_served OR v_found.at > v_now - interval '30 seconds');
+        v_pace.is_measured := coalesce(v_pace.is_measured, false);
+        v_pace.rate := 0.95 * CASE WHEN v_pace.is_measured
+            THEN greatest(v_pace.span_work / v_pace.span_s, 1e-9) ELSE v_found.rate END;
+        DELETE FROM lane_pace p WHERE p.lane = v_found.name;
+        INSERT INTO lane_pace SELECT v_pace.*;
+    END LOOP;
+    DELETE FROM lane_pace p WHERE p.refreshed_at < v_now;
+    -- Rows of sessions that have ended, with what they count for.
+    WITH gone AS (
+        DELETE FROM lane_started s WHERE (s.lane, s.session_id) IN (
+            SELECT o.lane, o.session_id FROM lane_started o WHERE o.at < v_now - interval '1 hour'
+            FOR UPDATE SKIP LOCKED)
+        RETURNING s.lane, s.starts, s.work
+    )
+    UPDATE lane_pace p SET starts = p.starts - g.starts, work = p.work - g.work
+    FROM (SELECT o.lane, sum(o.starts) AS starts, sum(o.work) AS work FROM gone o GROUP BY o.lane) AS g
+    WHERE p.lane = g.lane;
+    PERFORM expire_places_v1();
+    RETURN true;
+END;
+$$;
+
+
+--
+-- Name: refusal_v1(public.lane_state, public.flow_state, double precision, boolean); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.refusal_v1(p_lane public.lane_state, p_flow public.flow_state, p_limit_s double precision, p_is_placed boolean) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+DECLARE
+    v_part double precision := CASE WHEN p_is_placed OR NOT p_lane.is_lined THEN 1 ELSE 0.5 END;
+    v_time_part double precision := CASE WHEN p_flow.limit_s >= p_limit_s THEN 0.5 ELSE 0.8 END;
+    v_kept double precision := CASE WHEN p_is_placed THEN 0 ELSE p_lane.kept END;
+    v_kept_cost double precision := CASE WHEN p_is_placed THEN 0 ELSE p_lane.kept_cost END;
+    v_ahead double precision;
+BEGIN
+    IF p_lane.waiting + v_kept >= v_part * p_lane.most THEN
+        RETURN 'backlog-full';
+    ELSIF p_lane.cost + v_kept_cost >= v_part * p_lane.most_cost THEN
+        RETURN 'backlog-costly';
+    ELSIF p_lane.age_s > v_part * p_lane.most_age_s THEN
+        RETURN 'backlog-old';
+    END IF;
+    v_ahead := ahead_of_next_v1(p_lane, p_flow);
+    IF v_ahead > p_lane.rate * p_limit_s
+        OR NOT p_is_placed AND v_ahead + coalesce(p_flow.kept_work, 0)
+            > v_time_part * p_lane.rate * p_limit_s THEN
+        RETURN 'no-capacity';
+    END IF;
+    RETURN NULL;
+END;
+$$;
+
+
+--
 -- Name: register_function_v1(text, text, text, bytea); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2676,6 +3491,37 @@ BEGIN
         job_id := v_job.id;
         verdict := 'returned';
         RETURN NEXT;
+    END LOOP;
+END;
+$$;
+
+
+--
+-- Name: reported_rates_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.reported_rates_v1() RETURNS TABLE(lane text, slots double precision, rate double precision)
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_report bytea;
+BEGIN
+    FOR v_report IN
+        SELECT r.report FROM runner_report r JOIN runner u ON u.id = r.runner_id
+        WHERE u.left_at IS NULL AND NOT u.draining AND u.seen_at > clock_timestamp() - runner_silence_v1()
+    LOOP
+        BEGIN
+            RETURN QUERY
+            SELECT c.name, c.slots, c.slots / nullif(coalesce(nullif(c.cost_s, 0), c.mean_s), 0)
+            FROM (
+                SELECT e.key AS name, (e.value ->> 'slots')::double precision AS slots,
+                    (e.value ->> 'cost_s')::double precision AS cost_s,
+                    (e.value ->> 'mean_s')::double precision AS mean_s
+                FROM json_each(convert_from(v_report, 'UTF8')::json -> 'functions') AS e
+            ) AS c WHERE c.slots > 0;
+        EXCEPTION WHEN data_exception OR invalid_text_representation OR untranslatable_character THEN
+            NULL; -- another version's, or with a character that Postgres' text can't hold
+        END;
     END LOOP;
 END;
 $$;
@@ -3408,6 +4254,206 @@ $$;
 
 
 --
+-- Name: submit_v3(uuid[], uuid[], uuid[], text[], text[], bytea[], bytea[], double precision[], double precision[], integer[], integer[], integer[], boolean[], double precision[], double precision[], integer[], integer[], double precision[], double precision[], text[], text[], text[], uuid[], text[], text[], double precision, uuid[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.submit_v3(p_ids uuid[], p_owner_ids uuid[], p_key_ids uuid[], p_functions text[], p_interfaces text[], p_inputs bytea[], p_digests bytea[], p_costs double precision[], p_weights double precision[], p_attempts integer[], p_started integer[], p_charged integer[], p_alone boolean[], p_queue_s double precision[], p_total_s double precision[], p_most_outstanding integer[], p_most_waiting integer[], p_most_costs double precision[], p_most_ages_s double precision[], p_request_ids text[], p_traceparents text[], p_idempotency_keys text[], p_retries_of uuid[], p_actors text[], p_waiters text[], p_key_ttl_s double precision, p_places uuid[]) RETURNS TABLE(job_id uuid, outcome text, state text, created_at timestamp with time zone, queue_deadline_at timestamp with time zone, deadline_at timestamp with time zone, outstanding integer, wait_s double precision, place uuid, due_s double precision, is_placed boolean)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_ids uuid[] := p_ids;
+    v_outcomes text[] := array_fill('accepted'::text, ARRAY[cardinality(p_ids)]);
+    v_outstanding integer[];
+    v_places uuid[];
+    v_due_s double precision[];
+    v_is_placed boolean[];
+    v_rates double precision[];
+    v_works double precision[];
+    v_waits double precision[] := array_fill(NULL::double precision, ARRAY[cardinality(p_ids)]);
+    v_flow_waits double precision[];
+    v_tags double precision[] := array_fill(0::double precision, ARRAY[cardinality(p_ids)]);
+    v_entries bigint[];
+    v_accepted integer[];
+    v_found record;
+    v_first integer;
+    v_tag double precision;
+    n integer;
+BEGIN
+    FOR v_found IN
+        SELECT u.n FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) JOIN job j ON j.id = u.id
+    LOOP
+        v_outcomes[v_found.n] := 'replayed';
+    END LOOP;
+
+    FOR n IN
+        SELECT u.n FROM unnest(p_retries_of) WITH ORDINALITY AS u (id, n)
+        WHERE u.id IS NOT NULL ORDER BY u.id, u.n
+    LOOP
+        CONTINUE WHEN v_outcomes[n] <> 'accepted';
+        UPDATE job j SET retried_as = p_ids[n]
+        WHERE j.id = p_retries_of[n] AND j.owner_id = p_owner_ids[n]
+            AND j.retried_as IS NULL AND j.state IN ('failed', 'expired', 'cancelled');
+        CONTINUE WHEN FOUND;
+        SELECT j.retried_as INTO v_found FROM job j
+        WHERE j.id = p_retries_of[n] AND j.owner_id = p_owner_ids[n];
+        v_outcomes[n] := CASE WHEN v_found.retried_as IS NULL THEN 'not-retryable' ELSE 'replayed' END;
+        v_ids[n] := coalesce(v_found.retried_as, p_ids[n]);
+    END LOOP;
+
+    -- In one order everywhere, as each waits for whoever submits the same key at the same time.
+    FOR n IN
+        SELECT u.n FROM unnest(p_owner_ids, p_functions, p_idempotency_keys, p_retries_of) WITH ORDINALITY
+            AS u (owner_id, function, key, retry_of, n)
+        WHERE u.key IS NOT NULL AND u.retry_of IS NULL ORDER BY u.owner_id, u.function, u.key, u.n
+    LOOP
+        CONTINUE WHEN v_outcomes[n] <> 'accepted';
+        INSERT INTO idempotency AS i (owner_id, function, key, job_id, digest, expires_at)
+        VALUES (p_owner_ids[n], p_functions[n], p_idempotency_keys[n], p_ids[n], p_digests[n],
+            v_now + make_interval(secs => p_key_ttl_s))
+        ON CONFLICT (owner_id, function, key) DO UPDATE
+        SET job_id = excluded.job_id, digest = excluded.digest, expires_at = excluded.expires_at
+        WHERE i.expires_at <= v_now;
+        CONTINUE WHEN FOUND;
+        SELECT i.job_id, i.digest INTO STRICT v_found FROM idempotency i
+        WHERE i.owner_id = p_owner_ids[n] AND i.function = p_functions[n] AND i.key = p_idempotency_keys[n];
+        v_ids[n] := v_found.job_id;
+        v_outcomes[n] := CASE WHEN v_found.digest = p_digests[n] THEN 'replayed' ELSE 'key-conflict' END;
+    END LOOP;
+
+    SELECT array_agg(a.outcome), array_agg(a.outstanding), array_agg(a.place), array_agg(a.due_s),
+        array_agg(a.is_placed), array_agg(a.rate), array_agg(a.work)
+    INTO v_outcomes, v_outstanding, v_places, v_due_s, v_is_placed, v_rates, v_works
+    FROM admit_v1(p_owner_ids, p_functions, p_costs, p_weights,
+        -- What has started before is not held to its queue deadline any more. Products with what is tiny
+        -- would underflow.
+        ARRAY(SELECT greatest(CASE WHEN u.started = 0 THEN u.queue_s ELSE u.total_s END, 0.001)
+            FROM unnest(p_started, p_queue_s, p_total_s) WITH ORDINALITY AS u (started, queue_s, total_s, n)
+            ORDER BY u.n),
+        p_most_outstanding, p_most_waiting, p_most_costs, p_most_ages_s, p_idempotency_keys, p_places,
+        ARRAY(SELECT u.id IS NULL FROM unnest(p_retries_of) WITH ORDINALITY AS u (id, n) ORDER BY u.n),
+        v_outcomes) a;
+    FOR n IN SELECT u.n FROM unnest(v_ids, p_ids) WITH ORDINALITY AS u (one, other, n) WHERE u.one <> u.other
+    LOOP
+        -- What stands for it may be a job of this submission that was refused just now, and so is it.
+        v_first := array_position(p_ids, v_ids[n]);
+        IF is_refusal_v1(v_outcomes[v_first]) THEN
+            v_ids[n] := p_ids[n];
+            v_outcomes[n] := v_outcomes[v_first];
+            v_places[n] := v_places[v_first];
+            v_due_s[n] := v_due_s[v_first];
+            v_is_placed[n] := v_is_placed[v_first];
+        END IF;
+    END LOOP;
+    -- A refusal isn't remembered, neither under its key nor by what it would have done again.
+    UPDATE job j SET retried_as = NULL
+    FROM unnest(p_retries_of, p_ids, v_outcomes) AS u (retry_of, id, outcome)
+    WHERE j.id = u.retry_of AND j.retried_as = u.id
+        AND is_refusal_v1(u.outcome);
+    DELETE FROM idempotency i USING unnest(p_owner_ids, p_functions, p_idempotency_keys, p_ids, v_outcomes)
+        AS u (owner_id, function, key, id, outcome)
+    WHERE i.owner_id = u.owner_id AND i.function = u.function AND i.key = u.key AND i.job_id = u.id
+        AND is_refusal_v1(u.outcome);
+
+    -- In one order everywhere, as the rows of the flows stay locked.
+    FOR v_found IN
+        SELECT u.function, u.owner_id, u.weight, sum(tag_step_v1(u.cost, u.weight)) AS total,
+            array_agg(u.n ORDER BY u.n) AS numbers
+        FROM unnest(p_functions, p_owner_ids, p_costs, p_weights, v_outcomes) WITH ORDINALITY
+            AS u (function, owner_id, cost, weight, outcome, n)
+        WHERE u.outcome = 'accepted'
+        GROUP BY u.function, u.owner_id, u.weight ORDER BY u.function, u.owner_id, u.weight
+    LOOP
+        v_tag := reserve_tags_v1(v_found.function, v_found.owner_id, v_found.weight, v_found.total);
+        FOREACH n IN ARRAY v_found.numbers LOOP
+            v_tags[n] := v_tag;
+            v_tag := v_tag + tag_step_v1(p_costs[n], p_weights[n]);
+        END LOOP;
+    END LOOP;
+    -- When each is known that comes before.
+    FOR v_found IN
+        SELECT u.function, u.owner_id, u.weight, u.rate, array_agg(u.n ORDER BY u.n) AS numbers,
+            array_agg(u.tag ORDER BY u.n) AS tags, array_agg(u.work ORDER BY u.n) AS works,
+            array_agg(u.cost ORDER BY u.n) AS costs
+        FROM unnest(p_functions, p_owner_ids, p_costs, p_weights, v_outcomes, v_rates, v_tags, v_works)
+            WITH ORDINALITY AS u (function, owner_id, cost, weight, outcome, rate, tag, work, n)
+        WHERE u.outcome = 'accepted' AND u.rate IS NOT NULL
+        GROUP BY u.function, u.owner_id, u.weight, u.rate
+    LOOP
+        v_flow_waits := waits_v1(v_found.function, v_found.owner_id, v_found.weight, v_found.rate,
+            v_found.tags, v_found.works, v_found.costs);
+        FOR n IN 1 .. cardinality(v_found.numbers) LOOP
+            v_waits[v_found.numbers[n]] := v_flow_waits[n];
+        END LOOP;
+    END LOOP;
+
+    -- The same submission may have been under way already. It has committed by now: this has just waited for
+    -- the row of its owner in its lane.
+    FOR v_found IN
+        SELECT u.n FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) JOIN job j ON j.id = u.id
+    LOOP
+        v_outcomes[v_found.n] := 'replayed';
+    END LOOP;
+
+    SELECT array_agg(u.n ORDER BY u.n), procrastinate_defer_jobs_v1(array_agg(ROW(
+            p_functions[u.n], 'headrace.run', 0, NULL, NULL,
+            jsonb_build_object('job_id', p_ids[u.n], 'v', 1), NULL
+        )::procrastinate_job_to_defer_v1 ORDER BY u.n))
+    INTO v_accepted, v_entries
+    FROM unnest(v_outcomes) WITH ORDINALITY AS u (outcome, n)
+    WHERE u.outcome = 'accepted' HAVING count(*) > 0;
+
+    INSERT INTO job (
+        id, owner_id, key_id, function, interface, digest, input, idempotency_key, retry_of, request_id,
+        traceparent, state, attempt, charged, attempts, alone, entry_id, cost, weight, tag,
+        created_at, queue_deadline_at, deadline_at, queued_at, settle_at, waiters)
+    SELECT p_ids[a.n], p_owner_ids[a.n], p_key_ids[a.n], p_functions[a.n], p_interfaces[a.n], p_digests[a.n],
+        p_inputs[a.n], p_idempotency_keys[a.n], p_retries_of[a.n], p_request_ids[a.n], p_traceparents[a.n],
+        'queued', p_started[a.n], p_charged[a.n], p_attempts[a.n], p_alone[a.n], v_entries[a.place],
+        p_costs[a.n], p_weights[a.n], v_tags[a.n],
+        v_now, v_now + make_interval(secs => p_queue_s[a.n]), v_now + make_interval(secs => p_total_s[a.n]),
+        v_now, v_now + make_interval(
+            secs => CASE WHEN p_started[a.n] = 0 THEN p_queue_s[a.n] ELSE p_total_s[a.n] END),
+        array_remove(ARRAY[p_waiters[a.n]], NULL)
+    FROM unnest(v_accepted) WITH ORDINALITY AS a (n, place);
+    INSERT INTO job_event (job_id, sequence, at, from_state, state, attempt, actor, reason)
+    SELECT p_ids[a.n], 1, v_now, NULL, 'queued', p_started[a.n],
+        coalesce(p_actors[a.n], 'key:' || p_key_ids[a.n], 'owner:' || p_owner_ids[a.n]),
+        CASE WHEN p_alone[a.n] THEN 'lost with its process on the direct path'
+            WHEN p_started[a.n] > 0 THEN 'lost on the direct path'
+            WHEN p_retries_of[a.n] IS NOT NULL THEN 'does job ' || p_retries_of[a.n] || ' again'
+            ELSE 'submitted' END
+    FROM unnest(v_accepted) AS a (n);
+
+    PERFORM audit_v1(coalesce(p_actors[a.n], 'key:' || p_key_ids[a.n], 'owner:' || p_owner_ids[a.n]),
+        'job.retry', p_retries_of[a.n]::text, jsonb_build_object('job_id', p_ids[a.n]))
+    FROM unnest(v_accepted) AS a (n) WHERE p_retries_of[a.n] IS NOT NULL;
+
+    FOR v_found IN
+        SELECT u.owner_id, count(*) AS accepted
+        FROM unnest(p_owner_ids, v_outcomes) AS u (owner_id, outcome)
+        WHERE u.outcome = 'accepted' GROUP BY u.owner_id ORDER BY u.owner_id
+    LOOP
+        UPDATE owner_load o SET unfinished = o.unfinished + v_found.accepted
+        WHERE o.owner_id = v_found.owner_id;
+    END LOOP;
+
+    RETURN QUERY
+    SELECT u.id, u.outcome, j.state, j.created_at, j.queue_deadline_at, j.deadline_at, u.outstanding,
+        CASE WHEN u.outcome = 'accepted' THEN u.wait_s END, u.place, u.due_s, u.is_placed
+    FROM unnest(v_ids, v_outcomes, v_outstanding, v_waits, v_places, v_due_s, v_is_placed)
+        WITH ORDINALITY AS u (id, outcome, outstanding, wait_s, place, due_s, is_placed, n)
+    LEFT JOIN job j ON j.id = u.id AND u.outcome IN ('accepted', 'replayed')
+    ORDER BY u.n;
+END;
+$$;
+
+
+--
 -- Name: sum_usage_v1(integer); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -3600,6 +4646,38 @@ $$;
 
 
 --
+-- Name: until_room_v1(public.lane_state, public.flow_state, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.until_room_v1(p_lane public.lane_state, p_flow public.flow_state, p_limit_s double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT greatest(
+        0,
+        (p_lane.waiting - 0.5 * p_lane.most) * p_lane.work / greatest(p_lane.waiting, 1) / p_lane.rate,
+        CASE WHEN p_lane.cost > 0
+            THEN (p_lane.cost - 0.5 * p_lane.most_cost) * p_lane.work / p_lane.cost / p_lane.rate ELSE 0 END,
+        p_lane.age_s - 0.5 * p_lane.most_age_s,
+        ahead_of_next_v1(p_lane, p_flow) / p_lane.rate - 0.5 * p_limit_s)
+$$;
+
+
+--
+-- Name: use_place_v1(text, uuid, double precision, uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.use_place_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_id uuid) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM place p WHERE p.id = p_id;
+    UPDATE line n SET share = least(1, 0.9 * n.share + 0.1), used_at = clock_timestamp()
+    WHERE n.lane = p_lane AND n.owner_id = p_owner_id AND n.weight = p_weight;
+END;
+$$;
+
+
+--
 -- Name: value_bucket_v1(double precision); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -3618,6 +4696,32 @@ $$;
 CREATE FUNCTION public.waiter_channel_v1(p_gateway text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ SELECT 'headrace_jobs_' || replace(p_gateway, '-', '') $$;
+
+
+--
+-- Name: waits_v1(text, uuid, double precision, double precision, double precision[], double precision[], double precision[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.waits_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_rate double precision, p_tags double precision[], p_works double precision[], p_costs double precision[]) RETURNS double precision[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_last integer := cardinality(p_tags);
+    v_first_ahead double precision := ahead_v1(p_lane, p_owner_id, p_weight, p_tags[1]);
+    v_slope double precision := 0;
+BEGIN
+    IF v_last > 1 THEN
+        v_slope := (ahead_v1(p_lane, p_owner_id, p_weight, p_tags[v_last]) - v_first_ahead)
+            / greatest(p_tags[v_last] - p_tags[1], 1e-300);
+    END IF;
+    -- Behind others a job also waits for the end of what runs: half of one, as a mean.
+    RETURN (SELECT array_agg(
+        CASE WHEN a.ahead > 0 THEN (a.ahead + work_v1(a.cost) / 2) / p_rate ELSE 0 END ORDER BY a.n)
+        FROM (
+            SELECT u.n, u.cost, least(u.work, v_first_ahead + v_slope * (u.tag - p_tags[1])) AS ahead
+            FROM unnest(p_tags, p_works, p_costs) WITH ORDINALITY AS u (tag, work, cost, n)) AS a);
+END;
+$$;
 
 
 --
@@ -3641,6 +4745,15 @@ BEGIN
     RETURN p_ids;
 END;
 $$;
+
+
+--
+-- Name: work_v1(double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.work_v1(p_cost double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$ SELECT tag_step_v1(p_cost, 1) $$;
 
 
 --
@@ -3861,6 +4974,36 @@ WITH (fillfactor='50');
 
 
 --
+-- Name: lane_started; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.lane_started (
+    lane text NOT NULL,
+    session_id uuid NOT NULL,
+    starts bigint NOT NULL,
+    work double precision NOT NULL,
+    short_at timestamp with time zone,
+    at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+
+--
+-- Name: line; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.line (
+    lane text NOT NULL,
+    owner_id uuid NOT NULL,
+    weight double precision NOT NULL,
+    share double precision DEFAULT 1 NOT NULL,
+    used_at timestamp with time zone NOT NULL,
+    CONSTRAINT line_share_check CHECK (((share >= (0.05)::double precision) AND (share <= (1)::double precision)))
+)
+WITH (fillfactor='50');
+
+
+--
 -- Name: owner; Type: TABLE; Schema: public; Owner: -
 --
 
@@ -3892,6 +5035,26 @@ CREATE TABLE public.owner_load (
     CONSTRAINT owner_load_unfinished_check CHECK ((unfinished >= 0))
 )
 WITH (fillfactor='50');
+
+
+--
+-- Name: place; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.place (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    lane text NOT NULL,
+    owner_id uuid NOT NULL,
+    weight double precision NOT NULL,
+    cost double precision NOT NULL,
+    idempotency_key text,
+    in_front boolean NOT NULL,
+    for_room boolean NOT NULL,
+    limit_s double precision NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    told_at timestamp with time zone NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='500');
 
 
 --
@@ -4295,11 +5458,35 @@ ALTER TABLE ONLY public.lane_owner
 
 
 --
+-- Name: lane_pace lane_pace_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.lane_pace
+    ADD CONSTRAINT lane_pace_pkey PRIMARY KEY (lane);
+
+
+--
 -- Name: lane lane_pkey; Type: CONSTRAINT; Schema: public; Owner: -
 --
 
 ALTER TABLE ONLY public.lane
     ADD CONSTRAINT lane_pkey PRIMARY KEY (name);
+
+
+--
+-- Name: lane_started lane_started_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.lane_started
+    ADD CONSTRAINT lane_started_pkey PRIMARY KEY (lane, session_id);
+
+
+--
+-- Name: line line_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.line
+    ADD CONSTRAINT line_pkey PRIMARY KEY (lane, owner_id, weight);
 
 
 --
@@ -4324,6 +5511,14 @@ ALTER TABLE ONLY public.owner
 
 ALTER TABLE ONLY public.owner
     ADD CONSTRAINT owner_pkey PRIMARY KEY (id);
+
+
+--
+-- Name: place place_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.place
+    ADD CONSTRAINT place_pkey PRIMARY KEY (id);
 
 
 --
@@ -4613,6 +5808,34 @@ CREATE INDEX job_session ON public.job USING btree (session_id) WHERE (session_i
 --
 
 CREATE INDEX job_settle ON public.job USING btree (settle_at) WHERE (settle_at IS NOT NULL);
+
+
+--
+-- Name: place_due; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX place_due ON public.place USING btree (lane, due_at);
+
+
+--
+-- Name: place_flow; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX place_flow ON public.place USING btree (lane, owner_id, weight, due_at);
+
+
+--
+-- Name: place_key; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX place_key ON public.place USING btree (owner_id, lane, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+
+--
+-- Name: place_told; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX place_told ON public.place USING btree (told_at);
 
 
 --

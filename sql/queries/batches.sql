@@ -5,17 +5,24 @@ SELECT batch_id::text, outcome FROM open_batch_v1(
 );
 
 -- name: room
--- Nothing is reserved: what is admitted meanwhile takes the room.
+-- Nothing is reserved: what is admitted meanwhile takes the room. Batches may wait for a day, so `due_s`
+-- looks at what may wait, and not at how long.
 SELECT outstanding_v1(%(owner_id)s::uuid, %(most_outstanding)s::integer) AS outstanding, r.refusal,
     coalesce(l.most_waiting, %(most_waiting)s::integer) AS most_waiting,
-    coalesce(l.most_cost, %(most_cost)s::double precision) AS most_cost
+    coalesce(l.most_cost, %(most_cost)s::double precision) AS most_cost,
+    CASE WHEN r.refusal IS NOT NULL THEN (
+        SELECT least(greatest(ceil(
+            until_room_v1(s, flow_state_v1(s, %(owner_id)s::uuid, 1, 0), 86400)), 1), 600)
+        FROM lane_state_v1(
+            %(function)s::text, %(most_waiting)s::integer, %(most_cost)s, %(most_age_s)s) AS s
+        WHERE s.rate IS NOT NULL) END AS due_s
 FROM lane_room_v1(%(function)s::text, %(most_waiting)s::integer, %(most_cost)s, %(most_age_s)s) AS r
 LEFT JOIN lane AS l ON l.name = %(function)s::text;
 
 -- name: admit
-SELECT refusal, tag, outstanding FROM admit_batch_v1(
+SELECT refusal, tag, outstanding, due_s FROM admit_batch_v2(
     %(owner_id)s::uuid, %(function)s, %(costs)s::double precision[], %(weight)s,
-    %(most_outstanding)s::integer, %(most_waiting)s::integer, %(most_cost)s, %(most_age_s)s
+    %(most_outstanding)s::integer, %(most_waiting)s::integer, %(most_cost)s, %(most_age_s)s, %(queue_s)s
 );
 
 -- name: release

@@ -1,7 +1,7 @@
 -- name: claim
 SELECT job_id::text, token::text, attempt, charged, function, input, owner_id::text, remaining_s, waited_s,
     request_id, traceparent, alone
-FROM claim_v1(
+FROM claim_v2(
     %(session_id)s::uuid, %(claim_id)s::uuid, %(functions)s::text[], %(interfaces)s::text[],
     %(groups)s::integer[], %(expected_s)s::double precision[], %(free)s::integer[], %(lease_s)s,
     %(alone)s

@@ -51,7 +51,7 @@ def test_a_job_whose_gateway_died_between_commit_and_answer_is_done(clones: Clon
         served.wait_answering()
         served.wait_ready()
         calls = [("witnessed", seen.input(0, number)) for number in range(4)]
-        link.hold_answers(to="submit_v2")
+        link.hold_answers(to="submit_v3")
         with ThreadPoolExecutor(4) as threads:
             lost = [threads.submit(served.call, *call, Prefer="respond-async") for call in calls]
             eventually(lambda: seen.ends().total() > 0, "a job ends before its submit is answered")

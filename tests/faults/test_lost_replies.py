@@ -40,7 +40,7 @@ def states(served: Site, state: str) -> int:
 def test_jobs_whose_claim_was_never_answered_are_given_back(
     served: Site, to_runner: Relay, seen: Witness
 ) -> None:
-    to_runner.hold_answers(to="claim_v1")
+    to_runner.hold_answers(to="claim_v2")
     ids = [served.submit("witnessed", seen.input(0, number)) for number in range(3)]
     eventually(lambda: states(served, "running") > 0, "it claims")
     claimed = states(served, "running")
@@ -123,7 +123,7 @@ def to_gateway(served: Site) -> Iterator[Relay]:
 def test_a_client_whose_submit_was_never_answered_is_told_how_to_find_out(
     served: Site, to_gateway: Relay, seen: Witness
 ) -> None:
-    to_gateway.hold_answers(to="submit_v2")
+    to_gateway.hold_answers(to="submit_v3")
     with served.calling(("witnessed", seen.input()), Prefer="respond-async") as (submit,):
         eventually(lambda: seen.ends().total() == 1, "the job ends before its submit is answered")
         to_gateway.cut()

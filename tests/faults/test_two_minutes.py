@@ -121,7 +121,7 @@ class Place:
             time.sleep(0.1)  # an answer that had passed the link before it was held is out by then
             return {key: job_id for key, job_id in found.items() if self.asking.get(key) == self.urls[1]}
 
-        self.gateway_link.hold_answers(to="submit_v2")
+        self.gateway_link.hold_answers(to="submit_v3")
         found = eventually(committed, "a job is committed whose client isn't answered")
         self.served["gateway-2"].kill()
         self.unanswered |= found

@@ -22,7 +22,9 @@ _LEAST_RATE: Final = 2**20
 _TURN_S: Final = 60.0
 """Seconds for which the owner's batches before this one are waited for."""
 
-Refusal = Literal["key-conflict", "quota-exceeded", "backlog-full", "backlog-costly", "backlog-old"]
+Refusal = Literal[
+    "key-conflict", "quota-exceeded", "backlog-full", "backlog-costly", "backlog-old", "no-capacity"
+]
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +69,14 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         refusal: why its lane takes nothing now; None where it does.
         most_waiting: the bound in force on what waits in the lane.
         most_cost: the same of its cost.
+        due_s: where its lane takes nothing, seconds until it should; None: not known.
     """
 
     outstanding: int
     refusal: Refusal | None
     most_waiting: int
     most_cost: float | None
+    due_s: float | None = None
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -92,6 +96,8 @@ class BatchReceipt(msgspec.Struct, frozen=True, kw_only=True):
         is_replay: another submission under its key came first.
         created_at: when it was recorded just now; None where it was there already.
         outstanding: its owner's unfinished jobs before, counted up to the owner's bound.
+        due_s: of one that is refused for want of room: whole seconds after which there should be some for all
+            of it, at most 600; None: not known, or never. A batch gets no place in line.
     """
 
     batch_id: str
@@ -99,6 +105,7 @@ class BatchReceipt(msgspec.Struct, frozen=True, kw_only=True):
     is_replay: bool = False
     created_at: datetime | None = None
     outstanding: int = 0
+    due_s: float | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +183,10 @@ async def submit_batch(
                 return _found(batch, opened)
             admitted = await _admit(admissions, batch)
             receipt = BatchReceipt(
-                batch_id=batch.batch_id, refusal=admitted["refusal"], outstanding=admitted["outstanding"]
+                batch_id=batch.batch_id,
+                refusal=admitted["refusal"],
+                outstanding=admitted["outstanding"],
+                due_s=admitted["due_s"],
             )
             if receipt.refusal is not None:
                 raise _Refused
@@ -284,6 +294,7 @@ async def _admit(database: Database, batch: NewBatch) -> dict[str, Any]:
             "most_waiting": batch.most_waiting,
             "most_cost": batch.most_cost,
             "most_age_s": batch.most_age_s,
+            "queue_s": batch.queue_s,
         },
         within=ANSWER_WITHIN,
     )

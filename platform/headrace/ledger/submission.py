@@ -24,6 +24,7 @@ Decision = Literal[
     "backlog-full",
     "backlog-costly",
     "backlog-old",
+    "no-capacity",
 ]
 
 
@@ -54,6 +55,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         attempt: starts that it has had, as a direct call.
         charged: those among them that count.
         alone: its last start ended with its process, so nothing may run beside the next one.
+        place: the place in line that it comes with, as a UUID; one that isn't worth anything is passed over.
     """
 
     job_id: str
@@ -81,6 +83,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     charged: int = 0
     alone: bool = False
+    place: str | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +93,13 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         job_id: the job that stands for it; of a replay, or of a conflict, the one that was there before.
         outcome: `accepted`, or `replayed` as it was there already; otherwise why it is refused.
         outstanding: its owner's unfinished jobs before, counted up to the owner's bound.
+        wait_s: seconds until it should be started, of one that was accepted just now; None: not known.
+        place: of one that is refused for want of room: its place in line, good for one call from a second
+            before it is due to five seconds after. None: it has none.
+        due_s: of the same: whole seconds after which there should be room, at most 600, with jitter; None:
+            not known.
+        is_placed: a place that it came with has counted: it was accepted with it, or refused too early
+            (`place` is then the same), or refused all the same (then a new one).
     """
 
     job_id: str
@@ -99,6 +109,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     queue_deadline_at: datetime | None
     deadline_at: datetime | None
     outstanding: int
+    wait_s: float | None = None
+    place: str | None = None
+    due_s: float | None = None
+    is_placed: bool = False
 
 
 async def submit(
@@ -140,6 +154,7 @@ async def submit(
             "actors": [job.actor for job in jobs],
             "waiters": [job.waiter for job in jobs],
             "key_ttl_s": key_ttl_s,
+            "places": [job.place for job in jobs],
         },
     )
     return msgspec.convert(rows, list[Receipt])

@@ -10,7 +10,7 @@ from typing import Final
 
 from headrace.database import Database, queries
 from headrace.errors import DatabaseError, DatabaseUnavailable
-from headrace.ledger import settling
+from headrace.ledger import lanes, settling
 from headrace.ledger.settling import Settled
 from headrace.maintenance.clock import ClockGuard
 from headrace.maintenance.sessions import SessionWatch, boot_time, reap_lost
@@ -52,9 +52,9 @@ class Maintenance:
         self._guard = ClockGuard(lease_s)
         self._watch = SessionWatch()
         self._connection: tuple[int, datetime] | None = None
-        self._passed_at = self._looked_for_unread_at = float("-inf")
+        self._passed_at = self._looked_for_unread_at = self._refreshed_at = float("-inf")
         self._failures = 0
-        self._told = ""
+        self._told = self._told_of_lanes = ""
 
     async def run(self) -> None:
         """Work until cancelled, whatever becomes of Postgres meanwhile."""
@@ -70,6 +70,7 @@ class Maintenance:
             moved = 0 if settled is None else _report(settled)
             await reap_lost(database, self._watch, self._actor)
             await self._end_unread(database)
+            await self._refresh_lanes(database)
         except DatabaseError as error:
             return self._failed(error)
         if self._failures:
@@ -104,6 +105,19 @@ class Maintenance:
         if boot_time() - self._looked_for_unread_at > _UNREAD_EVERY:
             self._looked_for_unread_at = boot_time()
             await end_unread(database)
+
+    async def _refresh_lanes(self, database: Database) -> None:
+        if boot_time() - self._refreshed_at < lanes.REFRESH_EVERY:
+            return
+        self._refreshed_at = boot_time()
+        try:
+            await lanes.refresh(database)
+        except DatabaseUnavailable:
+            raise
+        except DatabaseError as error:  # settling goes on all the same
+            if str(error) != self._told_of_lanes:
+                self._told_of_lanes = str(error)
+                _log.error("the lanes' rates are not refreshed: %s", error)
 
     def _failed(self, error: DatabaseError) -> float:
         if isinstance(error, DatabaseUnavailable):

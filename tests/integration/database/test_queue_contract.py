@@ -28,7 +28,7 @@ NAME = "headrace-test"
 
 # By name and type; where a ROW() is built, by position too.
 COLUMNS = {
-    # submit_v1 and enqueue_v1 build rows of it.
+    # submit_v3 and enqueue_v1 build rows of it.
     "procrastinate_job_to_defer_v1": [
         ("queue_name", "character varying"),
         ("task_name", "character varying"),
@@ -62,7 +62,7 @@ COLUMNS = {
         ("at", "timestamp with time zone"),
     ],
 }
-# submit_v1 and enqueue_v1 call it; submit_v1 counts on ids in the order of the array.
+# submit_v3 and enqueue_v1 call it; submit_v3 counts on ids in the order of the array.
 DEFERRING = [("jobs procrastinate_job_to_defer_v1[]", "bigint[]")]
 TRIGGERS = {
     # An entry wakes the runners of its lane.

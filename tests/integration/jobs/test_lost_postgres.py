@@ -145,7 +145,7 @@ def test_a_claim_whose_reply_was_lost_is_given_back_and_claimed_again(database_u
         async with submitter(database_url) as jobs, runner(relay.url, lease=3):
             await jobs.end(await jobs.send("says", words="it is up"))
             for _ in range(5):  # a claim may be on its way already when answers are held: it gets its reply
-                await asyncio.to_thread(relay.hold_answers, "claim_v1")
+                await asyncio.to_thread(relay.hold_answers, "claim_v2")
                 job_id = await jobs.send("says", words="x")
                 with suppress(TimeoutError):  # or a claim that brought nothing is the one that waits
                     async with asyncio.timeout(4):

@@ -10,7 +10,8 @@ from harness.postgres import query
 
 EMPTY = (
     "TRUNCATE owner, lane, audit, job, job_event, batch, idempotency, gateway, function, runner,"
-    " job_items, procrastinate_jobs, usage_expired, usage_minute, usage_changed CASCADE"
+    " job_items, procrastinate_jobs, usage_expired, usage_minute, usage_changed, lane_started,"
+    " lane_pace, line, place CASCADE"
 )
 
 

@@ -117,7 +117,7 @@ async def births(database: Database, url: str) -> Told:
     await submit(database, jobs)
     found: Told = set()
     for job in jobs:
-        found |= await told(database, job.job_id, "submit_v2")
+        found |= await told(database, job.job_id, "submit_v3")
     calls = [new_call(owner), new_call(owner, attempt=2, alone=True)]
     await Runner(database).hand_over(*calls)
     for call in calls:

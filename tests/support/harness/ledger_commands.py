@@ -197,13 +197,13 @@ async def result_pruned(database: Database, made: Placed) -> str:
 
 
 COMMANDS: Final[dict[str, Command]] = {
-    "submit it again": Command("submit_v2", submitted),
-    "submit another with its key": Command("submit_v2", submitted_with_its_key),
-    "submit another that does it again": Command("submit_v2", to_be_done_again),
+    "submit it again": Command("submit_v3", submitted),
+    "submit another with its key": Command("submit_v3", submitted_with_its_key),
+    "submit another that does it again": Command("submit_v3", to_be_done_again),
     "hand it over again": Command("handover_v1", handed_over),
     "hand it over under another token": Command("handover_v1", handed_over_otherwise),
-    "claim": Command("claim_v1", claimed()),
-    "claim, where an execution takes longer than is left": Command("claim_v1", claimed(1e6)),
+    "claim": Command("claim_v2", claimed()),
+    "claim, where an execution takes longer than is left": Command("claim_v2", claimed(1e6)),
     "renew": Command("renew_v1", renewed),
     "renew, without it in the list": Command("renew_v1", renewed_without_it),
     "renew, by another runner": Command("renew_v1", renewed_by_another),

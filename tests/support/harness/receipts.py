@@ -7,8 +7,8 @@ from typing import Any
 from headrace.ledger.submission import Receipt
 
 
-def receipt_of(job_id: str, outcome: Any) -> Receipt:
-    """A receipt with that outcome."""
+def receipt_of(job_id: str, outcome: Any, **more: Any) -> Receipt:
+    """A receipt with that outcome, and what else it is to say."""
     return Receipt(
         job_id=job_id,
         outcome=outcome,
@@ -17,4 +17,5 @@ def receipt_of(job_id: str, outcome: Any) -> Receipt:
         queue_deadline_at=None,
         deadline_at=None,
         outstanding=0,
+        **more,
     )

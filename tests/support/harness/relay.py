@@ -160,6 +160,15 @@ def database_relay(url: str) -> Iterator[Relay]:
 
 
 @contextlib.contextmanager
+def gateway_relay(port: int) -> Iterator[Relay]:
+    """A relay to whoever serves HTTP on this port of the loopback interface."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with _running(Relay(listening, lambda: _connect(("127.0.0.1", port)), url)) as relay:
+            yield relay
+
+
+@contextlib.contextmanager
 def socket_relay(path: Path) -> Iterator[Relay]:
     """A relay that takes the place of a Unix socket on which somebody listens already.
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.scripted_runner import SECRET, ScriptedRunner, settle
 from headrace.gateway.pending import PendingCall
-from headrace.gateway.runners import RunnerLinks, Serving
+from headrace.gateway.runners import RunnerLinks
+from headrace.gateway.serving import Serving
 from headrace.link.frames import Call, Service
 
 ECHO = Service("echo", "1234", 4)
