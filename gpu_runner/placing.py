@@ -40,6 +40,7 @@ class Placing:
         on_start: called when a call runs, in a slot of its own.
         on_ahead: called when a call was handed to an executor that runs another.
         on_lot: called when joined calls have a slot, with whom it is left to start them.
+        on_jobs: called when jobs may wait for slots of which none is kept for them.
         models: who is told which calls use them.
     """
 
@@ -50,6 +51,7 @@ class Placing:
         on_start: Callable[[LocalCall, ExecutorProcess], None],
         on_ahead: Callable[[], None],
         on_lot: Callable[[Lot, Slots, ExecutorProcess], None],
+        on_jobs: Callable[[Slots], None],
         models: Models,
     ) -> None:
         self.wanted = asyncio.Event()
@@ -63,6 +65,7 @@ class Placing:
         self._on_start = on_start
         self._on_ahead = on_ahead
         self._on_lot = on_lot
+        self._on_jobs = on_jobs
         self._models = models
 
     # ------------------------------------------------------------------ direct calls
@@ -306,6 +309,8 @@ class Placing:
         for slots in groups:
             slots.turns.hear()
             self.share_around(slots)
+            if not slots.turns.reserved:
+                self._on_jobs(slots)
 
     def place_job(self, call: LocalCall, slots: Slots) -> None:
         """Start a claimed job in a free slot; it waits where what was kept for it has been lost."""

@@ -93,6 +93,7 @@ class Supervisor:
             self._note_start,
             self._keep_ticking,
             self._begin_lot,
+            self._hurry,
             self.models,
         )
         self.joining = Joining(books, self.placing, self._note_start)
@@ -191,6 +192,9 @@ class Supervisor:
 
     def _begin_lot(self, lot: Lot, slots: Slots, executor: ExecutorProcess) -> None:
         self.joining.begin(lot, slots, executor)
+
+    def _hurry(self, slots: Slots) -> None:
+        self.joining.hurry(slots)
 
     def _note_start(self, call: LocalCall, executor: ExecutorProcess) -> None:
         call.start(executor, self._books.patience_s)

@@ -17,12 +17,11 @@ from headrace.sdk import Device
 CUDA_SHARE: Final = 0.9
 """Of a CUDA device's memory, where no budget is set."""
 
-# mallopt(3): a parameter, and its value.
-_TRIM_THRESHOLD: Final = -1, 128 * 2**20  # how much is kept at the heap's end
-_MMAP_THRESHOLD: Final = (
-    -3,
-    32 * 2**20,
-)  # how large a piece has to be to be mapped by itself; no more is allowed
+_MALLOC: Final = {
+    "trim_threshold": (-1, 128 * 2**20),  # how much is kept at the heap's end
+    "mmap_threshold": (-3, 32 * 2**20),  # from which size on a piece is mapped by itself; no more is allowed
+}
+"""What is set of the allocator: its name, and mallopt(3)'s parameter and value."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
@@ -37,12 +36,19 @@ def keep_freed() -> None:
     """Have the allocator keep some of what a body frees for the next, until it is given back.
 
     It would return a forward pass' arrays to the system after each pass, and have all their pages made anew
-    in the next: of `embed` that is a twentieth of the time.
+    in the next: of `embed` that is a twentieth of the time. What the environment sets of it stays as it is.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of the GNU C library
     if mallopt is not None:
-        for parameter, value in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            mallopt(parameter, value)
+        for name, (parameter, value) in _MALLOC.items():
+            if not _is_set(name):
+                mallopt(parameter, value)
+
+
+def _is_set(name: str) -> bool:
+    """Whether the environment sets a parameter of the allocator, in one of the two ways that there are."""
+    tunables = (one.partition("=")[0] for one in os.environ.get("GLIBC_TUNABLES", "").split(":"))
+    return f"MALLOC_{name.upper()}_" in os.environ or f"glibc.malloc.{name}" in tunables
 
 
 def give_back() -> None:

@@ -65,7 +65,7 @@ class Handovers:
         claims: ClaimIds,
         metrics: RunnerMetrics,
     ) -> None:
-        self.settling = Settling(ledger, self._release, metrics)
+        self.settling = Settling(ledger, self._settled, metrics)
         """Of the calls that ended while it wasn't known whether they were recorded."""
         self._ledger = ledger
         self._runs = runs
@@ -129,10 +129,10 @@ class Handovers:
                     self._recorded(recording, records[recording.job_id], asked_at)
 
     async def _next(self) -> _Batch:
-        while not (self._new or self._again):
+        while not (self._may_send_new or self._again):
             self._any.clear()
             await self._any.wait()
-        if self._again and (self._is_turn_of_again or not self._new):
+        if self._again and (self._is_turn_of_again or not self._may_send_new):
             self._is_turn_of_again = False
             claim_id, recordings = self._again.popleft()
             return _Batch(claim_id, [one for one in recordings if not one.is_over])
@@ -146,6 +146,11 @@ class Handovers:
         else:
             self._claims.done(claim_id)
         return _Batch(claim_id, recordings)
+
+    @property
+    def _may_send_new(self) -> bool:
+        """Whether there are calls that may be sent: not while much is kept of others that may be recorded."""
+        return bool(self._new) and not self.settling.is_full
 
     def _gather(self) -> list[Recording]:
         gathered: list[Recording] = []
@@ -236,12 +241,18 @@ class Handovers:
     def _conclude(self, recording: Recording, outcome: str, answer: Answer) -> None:
         recording.is_over = True
         self._open.discard(recording)
+        if not recording.claim_id:
+            self._new.remove(recording)  # it may be long until they are sent
         if not self._open:
             self._emptied.set()
         if recording.claim_id:
             self._release(recording.claim_id)
         self._metrics.handed_over(recording.function, outcome)
         recording.gateway.answer(answer)
+
+    def _settled(self, claim_id: str) -> None:
+        self._release(claim_id)
+        self._any.set()  # what waits may be sent again
 
     def _release(self, claim_id: str) -> None:
         self._users[claim_id] -= 1

@@ -16,6 +16,10 @@ from headrace.ledger.execution import Outcome
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 1.0
+MOST_BYTES: Final = 64 * 2**20
+"""Of ends that wait to be settled. From then on no more calls are sent to the ledger: what comes beyond it is
+of those that had been sent already."""
+_END_BYTES: Final = 2**10  # what an end takes without its output, or more
 
 
 class Unsettled(NamedTuple):
@@ -32,6 +36,11 @@ class Unsettled(NamedTuple):
     outcome: Outcome
     claim_id: str
     until: float
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return _END_BYTES + len(self.outcome.output or b"")
 
 
 class Settling:
@@ -50,12 +59,22 @@ class Settling:
         self._on_settled = on_settled
         self._metrics = metrics
         self._unsettled: dict[str, Unsettled] = {}  # by token
+        self._bytes = 0
         self._any = asyncio.Event()
 
     def add(self, end: Unsettled) -> None:
-        """Have one settled."""
+        """Have one settled; none is ever dropped."""
+        was_full = self.is_full
         self._unsettled[end.outcome.token] = end
+        self._bytes += end.size
+        if self.is_full and not was_full:
+            log.warning("the ends of %d calls wait for the ledger: no more become jobs", self.count())
         self._any.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that nothing may be begun that could add to it."""
+        return self._bytes >= MOST_BYTES
 
     def count(self) -> int:
         """How many aren't."""
@@ -85,4 +104,5 @@ class Settling:
         elif not is_last:
             return
         del self._unsettled[end.outcome.token]
+        self._bytes -= end.size
         self._on_settled(end.claim_id)

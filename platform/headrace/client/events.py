@@ -1,10 +1,10 @@
-"""A job's events, read over as many connections as it takes."""
+"""A job's events, read over as many connections as it takes: as such, or as the answer to its call."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import httpx2
@@ -20,6 +20,7 @@ PATIENCE_S: Final = 60.0
 
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
+_NEVER_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol)
 PASSING: Final = frozenset({429, 502, 503, 504})
 """Statuses of what may be over in a moment."""
 
@@ -42,6 +43,8 @@ class Follower:
         refused: makes the error of an answer.
         lost: makes the error of a connection.
         on_outage: told once of an outage that is waited for: a connection that can't be made, or a refusal.
+        call: what each connection asks with, where they are the answer to a call with an idempotency key;
+            `path` is the function's then. What refuses the call at first is its answer, and isn't waited for.
     """
 
     def __init__(
@@ -52,8 +55,12 @@ class Follower:
         refused: Callable[[httpx2.Response], CallRefused],
         lost: Callable[[Exception], Unreachable],
         on_outage: Callable[[ClientError], None] | None = None,
+        call: Mapping[str, Any] | None = None,
     ) -> None:
+        self.job_id = ""
+        """Whose they are, as the first answer has said."""
         self._http = http
+        self._call = call
         self._path = path
         self._last_event_id = last_event_id
         self._refused = refused
@@ -90,16 +97,20 @@ class Follower:
                 raise Unreachable(f"the server at {url} is not a Headrace gateway (no events)") from None
             except httpx2.TransportError as failure:
                 error = self._lost(failure)
+                # The call may have been accepted, so what is said next isn't the answer to a new one.
+                self._came_about |= self._call is not None and not isinstance(failure, _NEVER_SENT)
             except CallRefused as refusal:
                 error = refusal
             self._wait_after(error)
 
     def _connection(self) -> Iterator[Event]:
-        headers = {"Accept": "text/event-stream"}
+        call = {} if self._call is None else dict(self._call)
+        headers = {**call.pop("headers", {}), "Accept": "text/event-stream"}
         if self._last_event_id is not None:
             headers["Last-Event-ID"] = self._last_event_id
         limits = httpx2.Timeout(CONNECT_S, read=SILENCE_S)
-        with self._http.stream("GET", self._path, headers=headers, timeout=limits) as response:
+        method = "GET" if self._call is None else "POST"
+        with self._http.stream(method, self._path, headers=headers, timeout=limits, **call) as response:
             if response.status_code == 204:  # nothing came after the event of that id
                 self._is_over = True
                 return
@@ -108,6 +119,7 @@ class Follower:
                 raise self._refused(response)
             self._opened_at = time.monotonic()
             self._came_about = True
+            self.job_id = response.headers.get("Headrace-Job-Id", self.job_id)
             for event in httpx2.EventSource(response):
                 self._last_event_id = event.id or self._last_event_id
                 if event.data:  # a mere `retry` or `id` says nothing
@@ -125,7 +137,7 @@ class Follower:
         passing = self._came_about
         if isinstance(error, CallRefused):
             wait = wait if error.retry_after is None else error.retry_after
-            passing = error.status in PASSING
+            passing = error.status in PASSING and (self._came_about or self._call is None)
         if not passing or time.monotonic() + wait > self._deadline:
             raise error
         if self._opened_at is None and not self._is_out and self._on_outage is not None:

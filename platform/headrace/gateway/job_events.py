@@ -19,7 +19,7 @@ from headrace.database import Database
 from headrace.domain import FINAL
 from headrace.errors import DatabaseError
 from headrace.gateway import job_view
-from headrace.gateway.exchange import CLIENT_LEFT
+from headrace.gateway.exchange import CLIENT_LEFT, Exchange
 from headrace.gateway.problems import Problem
 from headrace.gateway.sse import HEADERS, HEARTBEAT, HEARTBEAT_S, frame
 from headrace.gateway.waking import Watch, Watcher, departure
@@ -90,10 +90,26 @@ class EventStream:
         if self._is_head:
             await _body(send, b"", more=False)
         else:
-            await self.follow(receive, send)
+            await self._follow(receive, send)
 
-    async def follow(self, receive: Receive, send: Send) -> None:
-        """Send them, and nothing before them: what an answer begins with was sent."""
+    async def answer(self, exchange: Exchange, *more: tuple[bytes, bytes]) -> None:
+        """Send them in the same way, as the answer to the call that the job stands for, with more headers."""
+        exchange.follows_job = True
+        headers = (
+            *HEADERS,
+            (b"headrace-job-id", self._job_id.encode("ascii")),
+            (b"location", job_view.job_url(self._root, self._job_id).encode("ascii")),
+            *more,
+        )
+        if self._is_over:
+            self.end = self._how_it_ended(is_last=True, has_left=False)
+            await exchange.answer_nothing(*headers[1:])
+        else:
+            await exchange.begin(*headers)
+            await self._follow(exchange.receive, exchange.send)
+        exchange.items = self.items
+
+    async def _follow(self, receive: Receive, send: Send) -> None:
         with self._watcher.watch(self._job_id) as watch:
             with contextlib.suppress(DatabaseError):  # then the look at all watched jobs tells of it
                 await self._watcher.begin(watch, follow=True)
@@ -187,6 +203,28 @@ def _told(step: JobEvent) -> dict[str, Any]:
         "reason": step.reason,
         "by": step.actor,
     }
+
+
+def goes_on_after(exchange: Exchange, idempotency_key: str | None) -> int:
+    """The number of the last event that a client has of its call's stream; 0: it wants all of them.
+
+    Args:
+        exchange: its request.
+        idempotency_key: the call's.
+
+    Raises:
+        Problem: `malformed-header`: it is no number, or nothing tells which call it is of. To execute that
+            anew would be to tell all items again, under the numbers of others.
+    """
+    header = exchange.headers.get(b"last-event-id", b"")
+    after = last_event_id(header.decode("latin-1"), None)
+    if after and idempotency_key is None:
+        raise Problem(
+            "malformed-header",
+            "Only the stream of a call with an `Idempotency-Key` goes on after `Last-Event-ID`: without the "
+            "key nothing tells which call that was. That of a job goes on at `/jobs/{id}/events`.",
+        )
+    return after
 
 
 def last_event_id(header: str | None, parameter: str | None) -> int:

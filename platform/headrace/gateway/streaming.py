@@ -18,6 +18,7 @@ from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Caller
 from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange
 from headrace.gateway.http import PACED_UNTIL
+from headrace.gateway.job_events import goes_on_after
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.problems import to_problem
 from headrace.link.frames import Result
@@ -60,9 +61,11 @@ class StreamCalls:
             How the call is to go on as a job, where nothing was written yet and no runner had room for it.
 
         Raises:
-            Problem: what became of the call, where nothing was written yet.
+            Problem: what became of the call, where nothing was written yet; or it is to go on after an event,
+                as no stream of this kind can.
             ClientLeft: the client is gone and the work was stopped.
         """
+        goes_on_after(exchange, idempotency_key=None)
         writer = _Writer(exchange, asked, stream)
         writing = asyncio.create_task(writer.write())
         end = "cut-off"

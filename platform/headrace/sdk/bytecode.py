@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dis
 import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+from headrace.sdk.helpers import helper_modules, imports_of, told_of
 
 if TYPE_CHECKING:
     from headrace.sdk.functions import Function
@@ -28,34 +29,24 @@ def heavy_imports(functions: Iterable[Function[Any, Any]]) -> list[str]:
 
 
 def _imported(code: CodeType) -> Iterator[str]:
-    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-    for index, step in enumerate(steps):
-        # An import pushes its level (over 0: relative, so the user's own) and the names, then imports.
-        if step.opname == "IMPORT_NAME" and steps[index - 2].argval == 0:
-            yield str(step.argval).partition(".")[0]
+    for one in imports_of(code):
+        if one.level == 0:  # else it is the user's own
+            yield one.module.partition(".")[0]
 
 
 def fingerprint(*declared: Callable[..., Any]) -> str:
-    """A hash of what the functions do: equal for equal code, whatever its file, lines and process."""
+    """A hash of what the functions do: equal for equal code, whatever its file, lines and process.
+
+    It covers what they name in their own module, and whole modules of their package that this one imports.
+    """
     digest = hashlib.sha256()
     for one in declared:
         for code in reachable_code(one):
-            digest.update(code.co_name.encode() + b"\0" + code.co_code + b"\0")
-            digest.update("\0".join((*code.co_names, *map(_stable, code.co_consts))).encode(errors="replace"))
+            digest.update(told_of(code))
+    modules = [inspect.unwrap(one).__module__ or "" for one in declared]  # `exec` may name none
+    for name, part in helper_modules(modules).items():
+        digest.update(name.encode(errors="replace") + b"\0" + part)
     return digest.hexdigest()
-
-
-def _stable(constant: object) -> str:
-    """A constant's text; sets are sorted, since their order changes from process to process."""
-    match constant:
-        case CodeType():
-            return "code"  # walked on its own
-        case frozenset():
-            return f"{{{','.join(sorted(map(_stable, cast('frozenset[object]', constant))))}}}"
-        case tuple():
-            return f"({','.join(map(_stable, cast('tuple[object, ...]', constant)))})"
-        case _:
-            return repr(constant)
 
 
 def reachable_code(declared: Callable[..., Any]) -> Iterator[CodeType]:
