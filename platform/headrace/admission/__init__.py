@@ -4,9 +4,20 @@
 and the table of cases that is its test.
 """
 
-from headrace.admission.choosing import RunnerLoad, finish_s, most_room
-from headrace.admission.deciding import Decision, Job, Refused, Snapshot, Sync, Wish, decide, may_start_soon
+from headrace.admission.choosing import RunnerLoad, choose, finish_s, most_room
+from headrace.admission.deciding import (
+    Decision,
+    Job,
+    Refused,
+    Snapshot,
+    Sync,
+    Wish,
+    decide,
+    ends_within,
+    may_start_soon,
+)
 from headrace.admission.prediction import Candidate, Predicted, predict
+from headrace.admission.returning import back_s, mended_s
 from headrace.admission.spans import Span, retry_after, span
 
 __all__ = [
@@ -20,9 +31,13 @@ __all__ = [
     "Span",
     "Sync",
     "Wish",
+    "back_s",
+    "choose",
     "decide",
+    "ends_within",
     "finish_s",
     "may_start_soon",
+    "mended_s",
     "most_room",
     "predict",
     "retry_after",

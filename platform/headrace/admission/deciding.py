@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from headrace.admission.prediction import Predicted
+from headrace.admission.returning import LATEST_S
 from headrace.admission.spans import Span
-
-_SOON_S: Final = 5.0  # how soon a runner may be there, or mend, where nobody knows
 
 Reason = Literal["asked", "key", "wait=0", "over-hold", "no-room"]
 Refusal = Literal["no-runner", "function-degraded", "busy", "hold-exceeded"]
@@ -35,12 +34,17 @@ class Snapshot(NamedTuple):
         brief_wait: the longest wait for a slot on the direct path, in seconds.
         degraded: runners serve it, and none of them can run it.
         records: Postgres answers, so that a job can be recorded.
+        back_s: until a runner that can run it should be there, in seconds, where none is.
+        clear_s: until none of its jobs waits, and all who hold places in line have had their turn, in
+            seconds; 0: none does, or nobody knows.
     """
 
     predicted: Predicted | None
     brief_wait: float
     degraded: bool = False
     records: bool = True
+    back_s: float = LATEST_S
+    clear_s: float = 0.0
 
 
 class Sync(NamedTuple):
@@ -88,10 +92,12 @@ def decide(span: Span, wish: Wish, snapshot: Snapshot) -> Decision:
         return Job(span.hold, "key")
     predicted = snapshot.predicted
     if predicted is None:
-        return Refused("function-degraded" if snapshot.degraded else "no-runner", _SOON_S)
+        return Refused("function-degraded" if snapshot.degraded else "no-runner", snapshot.back_s)
     # Where no job can be had for want of room, a runner may have some after all.
     is_soon = may_start_soon(predicted, snapshot.brief_wait) or not snapshot.records
-    return (_to_any if wish.takes_job else _to_runner)(span, predicted, is_soon=is_soon)
+    if wish.takes_job:
+        return _to_any(span, predicted, is_soon=is_soon)
+    return _to_runner(span, predicted, snapshot.clear_s, is_soon=is_soon)
 
 
 def _to_any(span: Span, predicted: Predicted, *, is_soon: bool) -> Decision:
@@ -105,17 +111,36 @@ def _to_any(span: Span, predicted: Predicted, *, is_soon: bool) -> Decision:
     return Sync(hold) if is_soon else Job(hold, "no-room")
 
 
-def _to_runner(span: Span, predicted: Predicted, *, is_soon: bool) -> Decision:
-    """Of one that mustn't: it is sent wherever it may find room."""
+def _to_runner(span: Span, predicted: Predicted, clear_s: float, *, is_soon: bool) -> Decision:
+    """Of one that mustn't: it is sent wherever it may find room.
+
+    Who is refused comes back when there should be some: while jobs wait, each slot that gets free is filled
+    at once, and one that isn't free within the brief wait isn't waited for.
+    """
     hold = span.hold
     if hold <= 0:
         return Refused("hold-exceeded", None)
     if is_soon or predicted.wait_s <= hold:
         return Sync(hold)
-    return Refused("busy", predicted.wait_s)
+    return Refused("busy", max(predicted.wait_s, clear_s))
 
 
 def may_start_soon(predicted: Predicted, brief_wait: float) -> bool:
     """Whether a runner would take the call, as far as is known: it would wait there only briefly."""
     is_soon = predicted.has_room or predicted.wait_s <= brief_wait
     return is_soon or predicted.is_cold or not predicted.knows_wait
+
+
+def ends_within(hold: float, wait_s: float | None, predicted: Predicted | None) -> bool:
+    """Whether a job that has just been accepted may end while its connection is held; else it is 202 at once.
+
+    Args:
+        hold: what is left of it, in seconds.
+        wait_s: until its start, as the ledger predicts; None: not known, and nobody is sent away on a guess.
+        predicted: what its execution should take, by the runners' reports; None: nothing is known.
+    """
+    if wait_s is None:
+        return True
+    if predicted is None:
+        return wait_s <= hold
+    return wait_s + predicted.load_s + (predicted.known_p95_s or 0.0) <= hold

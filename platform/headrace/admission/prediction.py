@@ -71,14 +71,22 @@ class Predicted(NamedTuple):
         wait_s = self.wait_s if self.knows_wait else 0.0
         return wait_s + self.load_s + (self.exec_p95_s if self.is_known else 0.0)
 
+    @property
+    def known_p95_s(self) -> float | None:
+        """What 95 of 100 executions don't exceed, where that is measured; None: it isn't."""
+        return self.exec_p95_s if self.is_known else None
 
-def predict(runners: Iterable[Candidate], budget: Budget, cost: float = 0.0) -> Predicted | None:
+
+def predict(
+    runners: Iterable[Candidate], budget: Budget, cost: float = 0.0, jobs: int = 0
+) -> Predicted | None:
     """What a call should take where it should end first; None where nobody could take it.
 
     Args:
         runners: those that can run the function.
         budget: the function's.
         cost: the input's; 0: it has none.
+        jobs: those that wait for a slot too: while there are any, every other start is one of them.
     """
     best: tuple[Candidate, tuple[float, float] | None, int, float, float] | None = None
     soonest = math.inf
@@ -94,6 +102,8 @@ def predict(runners: Iterable[Candidate], budget: Budget, cost: float = 0.0) -> 
             if capacity.warmth != _WARM:
                 load_s = capacity.load_s
             known = execution_s(capacity, cost)
+        if ahead > 0 and jobs:
+            ahead += min(ahead, jobs)
         wait_s = 0.0 if ahead <= 0 else ahead / runner.slots * runner.mean_s
         end = wait_s + load_s + (known or prior)[0]
         if ahead > 0 and wait_s == 0:

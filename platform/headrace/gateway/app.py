@@ -26,6 +26,7 @@ from headrace.gateway.intake import Gate
 from headrace.gateway.invoke import Invoke
 from headrace.gateway.job_call import JobCalls
 from headrace.gateway.jobs import Jobs, job_handlers
+from headrace.gateway.lanes import READ_S, Lanes
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.pages import page_handlers
 from headrace.gateway.problems import exception_handlers
@@ -37,7 +38,7 @@ from headrace.gateway.runners import RunnerLinks
 from headrace.gateway.submitter import Submitter
 from headrace.gateway.waking import Watcher
 from headrace.ids import uuid7
-from headrace.ledger import reading, submission
+from headrace.ledger import lanes, reading, submission
 from headrace.maintenance import Maintenance
 from headrace.maintenance.chores import Chores
 from headrace.maintenance.pruning import Pruning
@@ -66,6 +67,7 @@ class Gateway:
         self._gate = Gate(self._is_known)
         self._directory = Directory(self._metrics, self._is_linked, self._gate)
         self._links = RunnerLinks(self._directory.choose)
+        self._lanes = Lanes()
         self._authenticator = Authenticator(database, self._database_away)
         self._quotas = Quotas()
         self._watcher = Watcher(database, uuid7())
@@ -104,12 +106,15 @@ class Gateway:
         )
         self._loaded = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        routing = Routing(
+            self._links, settings.brief_wait, self._database_away, self._lanes, self._directory.away_s
+        )
         invoke = Invoke(
             settings,
             self._directory,
             self._authenticator,
             self._quotas,
-            Caller(self._links, self._metrics, self._database_away, self._has_job),
+            Caller(self._links, self._metrics, self._database_away, self._has_job, routing.back_s),
             JobCalls(
                 settings,
                 self._directory,
@@ -118,16 +123,16 @@ class Gateway:
                 database,
                 self._database_away,
                 self._metrics,
+                lambda manifest, cost: routing.snapshot(manifest, cost).predicted,
             ),
-            Routing(self._links, settings.brief_wait, self._database_away),
+            routing,
             self._metrics,
         )
         self.app: ASGIApp = Requests(
             _application(
                 settings,
-                invoke,
                 [
-                    *function_handlers(self._directory, self._authenticator, self._links),
+                    *function_handlers(self._directory, self._authenticator, self._links, routing),
                     *job_handlers(
                         Jobs(
                             self._authenticator,
@@ -185,7 +190,8 @@ class Gateway:
                         settings,
                     ),
                 ],
-            )
+            ),
+            invoke,
         )
 
     async def start(self) -> None:
@@ -200,6 +206,7 @@ class Gateway:
             listening,
             asyncio.create_task(self._refresh()),
             asyncio.create_task(self._keep_counting()),
+            asyncio.create_task(self._read_lanes()),
             asyncio.create_task(self._watcher.run()),
             asyncio.create_task(self._maintenance.run()),
             asyncio.create_task(self._chores.run()),
@@ -272,7 +279,8 @@ class Gateway:
         self._directory.update(reading)
 
     async def _count_gateways(self) -> None:
-        self._quotas.gateways = await registry.gateway_seen(self._database, self._watcher.gateway_id)
+        gateways = await registry.gateway_seen(self._database, self._watcher.gateway_id)
+        self._quotas.gateways = self._links.gateways = gateways
 
     async def _keep_counting(self) -> None:
         while True:
@@ -280,6 +288,13 @@ class Gateway:
             if self._listener.connected:
                 with contextlib.suppress(DatabaseError):  # the listener notices too, and tells
                     await self._count_gateways()
+
+    async def _read_lanes(self) -> None:
+        while True:
+            if self._listener.connected:
+                with contextlib.suppress(DatabaseError):  # the listener notices too, and tells
+                    self._lanes.told(await lanes.lanes(self._database))
+            await asyncio.sleep(READ_S)
 
     async def _refresh(self) -> None:
         while True:
@@ -291,10 +306,11 @@ class Gateway:
                     continue  # the listener notices too, and tells
 
 
-def _application(settings: Settings, invoke: Invoke, handlers: list[Any]) -> Litestar:
-    @post("/fn/{name:str}", middleware=[invoke])
+def _application(settings: Settings, handlers: list[Any]) -> Litestar:
+    @post("/fn/{name:str}")
     async def call_function(name: FromPath[str]) -> None:
-        """Answered by `Invoke`; the route is here for Litestar to find, and for its 405."""
+        """Answered by `Invoke`, before Litestar hears of it; the route is here for Litestar's 405."""
+        raise AssertionError("calls don't get here")
 
     @route("/fn/{name:str}", http_method=HttpMethod.OPTIONS, status_code=204)
     async def function_options() -> Response[None]:

@@ -12,7 +12,7 @@ from headrace.domain import Manifest
 from headrace.gateway import strict_json
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.digest import digest_of
-from headrace.gateway.runners import Serving
+from headrace.gateway.serving import Serving
 from headrace.link import frames
 from headrace.link.frames import Answer, Error, Handover, Refused, Result
 
@@ -59,12 +59,14 @@ class Record:
         cost: of the input, by the function's declaration.
         weight: its share against other owners' jobs, should it have to wait again.
         queue_s: seconds from its acceptance within which its first start must come.
+        place: its place in line, should it have to wait for a slot.
     """
 
     key_id: str
     cost: float
     weight: float
     queue_s: float
+    place: str | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class Asked:
         may_be_job: its client takes a job for an answer.
         record: what the ledger needs, so that it can become a job while it runs; without it, it can't.
         most_outstanding: the bound of its owner's unfinished jobs, where that has one of its own.
+        clear_s: seconds until none of its function's jobs should wait, as it was known at its arrival.
         setback: why it isn't answered yet, as `ToJob` says.
         is_handed_over: a runner was asked to record it: it may be in the ledger, so it is sent to no other.
         is_withdrawn: that runner has let go of it instead, so it has recorded nothing.
@@ -109,6 +112,7 @@ class Asked:
     may_be_job: bool = False
     record: Record | None = None
     most_outstanding: int | None = None
+    clear_s: float = 0.0
     setback: Reason = "withdrawn"
     is_handed_over: bool = False
     is_withdrawn: bool = False

@@ -15,6 +15,7 @@ from headrace.errors import DatabaseBusy, DatabaseUnavailable
 from headrace.gateway import job_call, preferences
 from headrace.gateway.auth import Authenticator, require_call, require_priority
 from headrace.gateway.batch_upload import Upload
+from headrace.gateway.call_problems import no_runner
 from headrace.gateway.directory import Directory, ServedFunction
 from headrace.gateway.exchange import ClientLeft
 from headrace.gateway.metrics import GatewayMetrics
@@ -146,7 +147,8 @@ class BatchCalls:
         self._directory.gate.require(manifest.name)
         queue_s, _ = self._seconds(manifest, wanted.wishes)
         if not self._directory.was_served(manifest.name, manifest.interface, queue_s):
-            raise Problem("no-runner", f"No runner of {manifest.name} was seen while its jobs may wait.")
+            detail = f"No runner of {manifest.name} was seen while its jobs may wait."
+            raise no_runner(detail, self._directory.away_s(manifest.name, manifest.interface))
         bounds = bounds_of(self._settings, key.most_outstanding)
         room = await batches.room(self._database, key.owner_id, manifest.name, bounds)
         if problem := no_room(manifest.name, bounds, room):

@@ -61,6 +61,7 @@ def new_job(
         request_id=asked.request_id,
         traceparent=asked.traceparent,
         waiter=waiter,
+        place=record.place,
         attempt=started,
         charged=charged,
         alone=alone and started > 0,

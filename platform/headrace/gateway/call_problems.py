@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace import pools
-from headrace.admission import retry_after
+from headrace.admission import back_s, mended_s, retry_after
 from headrace.gateway.asked import Asked
 from headrace.gateway.problem_kinds import KINDS
 from headrace.gateway.problems import Problem
@@ -26,11 +26,11 @@ def out_of_time(asked: Asked, *, held: bool = True) -> Problem:
     )
 
 
-def unreachable(asked: Asked, remaining_s: float, expected_s: float) -> Problem:
+def unreachable(function: str, remaining_s: float, expected_s: float) -> Problem:
     """For a call that isn't sent, as less is left until its deadline than half of the executions take."""
     return Problem(
         "deadline-unreachable",
-        f"{remaining_s:.3g} s are left until the deadline, and {asked.manifest.name} takes about "
+        f"{remaining_s:.3g} s are left until the deadline, and {function} takes about "
         f"{expected_s:.3g} s. The call was not started.",
     )
 
@@ -75,26 +75,44 @@ def failed(error: Error, asked: Asked) -> Problem:
     return Problem(code, error.message, attempt=asked.attempt)
 
 
-def no_room(asked: Asked) -> Problem:
-    """For a call that every runner refused: of several reasons the one that ends first."""
+def no_room(asked: Asked, back_s: float) -> Problem:
+    """For a call that every runner refused: of several reasons the one that ends first.
+
+    Args:
+        asked: the call.
+        back_s: seconds until a runner should be there, where none was asked.
+    """
     if asked.was_lost:
         return worker_lost(asked)
     if not asked.refusals:
         whose = f"{_whose(asked)} that serves {asked.manifest.name}"
-        return Problem("no-runner", f"No runner{whose} is connected.")
-    refusal = min(asked.refusals.values(), key=lambda refusal: refusal.retry_after_s)
-    headers = {"Retry-After": str(retry_after(refusal.retry_after_s))}
+        headers = {"Retry-After": str(retry_after(back_s))}
+        return Problem("no-runner", f"No runner{whose} is connected.", headers=headers)
+    serving, refusal = min(asked.refusals.items(), key=lambda one: one[1].retry_after_s)
+    # A slot that gets free is filled at once while jobs wait: there is room when none does any more.
+    seconds = max(refusal.retry_after_s, asked.clear_s)
+    headers = {"Retry-After": str(retry_after(seconds))}
     match refusal.reason:
         case "full":
             return Problem("busy", headers=headers)
         case "cold":
             return Problem("busy", "The function's process is starting.", headers=headers)
         case "degraded":
-            return degraded(asked, refusal.retry_after_s)
+            return degraded(asked, mended_s(serving.broken_s))
         case _:
-            return Problem(
-                "no-runner", f"The runner of {asked.manifest.name} takes no calls.", headers=headers
-            )
+            headers = {"Retry-After": str(retry_after(refusal.retry_after_s))}
+            detail = f"The runner of {asked.manifest.name} takes no calls."
+            return Problem("no-runner", detail, headers=headers)
+
+
+def no_runner(detail: str, away_s: float | None) -> Problem:
+    """For what is to be a job of a function without a runner.
+
+    Args:
+        detail: what is missing.
+        away_s: for how long; None: there never was one.
+    """
+    return Problem("no-runner", detail, headers={"Retry-After": str(retry_after(back_s(away_s)))})
 
 
 def degraded(asked: Asked, retry_after_s: float) -> Problem:

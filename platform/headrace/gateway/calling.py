@@ -7,7 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from headrace.admission import most_room
+from headrace.admission import choose
+from headrace.admission.returning import LATEST_S
+from headrace.domain import Manifest
 from headrace.gateway.asked import Asked, Handed, ToJob
 from headrace.gateway.call_problems import failed, no_room, out_of_time, unreachable, worker_lost
 from headrace.gateway.call_stream import WINDOW
@@ -17,7 +19,8 @@ from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.outage import answers
 from headrace.gateway.pending import PendingCall
 from headrace.gateway.problems import Problem
-from headrace.gateway.runners import RunnerLinks, Serving
+from headrace.gateway.runners import RunnerLinks
+from headrace.gateway.serving import Serving
 from headrace.link import frames
 from headrace.link.frames import Answer, Call, Error, Fenced, Lost, Refused, Result
 
@@ -38,6 +41,7 @@ class Caller:
         metrics: where restarts and handovers are counted.
         database_away: seconds since Postgres last answered.
         recorded: asks the ledger whether it has a job of some owner; by default it has none.
+        back_s: seconds until a runner of a function should be there, where none is.
     """
 
     def __init__(
@@ -46,10 +50,12 @@ class Caller:
         metrics: GatewayMetrics,
         database_away: Callable[[], float] = lambda: 0.0,
         recorded: Recorded = _never_recorded,
+        back_s: Callable[[Manifest], float] = lambda _: LATEST_S,
     ) -> None:
         self._links = links
         self._metrics = metrics
         self._database_away = database_away
+        self._back_s = back_s
         self._handovers = Handovers(metrics, recorded)
         self._loop = asyncio.get_running_loop()
 
@@ -134,17 +140,18 @@ class Caller:
         if (job := self._without_room(asked)) is not None:
             return job
         if not asked.starts or not await self._room(asked, asked.span.hold - elapsed):
-            raise no_room(asked)
+            raise no_room(asked, self._back_s(asked.manifest))
         return None
 
     def _choose(self, asked: Asked) -> Serving | None:
         manifest = asked.manifest
         candidates = self._links.serving(manifest.name, manifest.interface, asked.refusals)
-        if len(candidates) == 1:
+        if len(candidates) == 1 and not asked.refusals:
             return candidates[0]
         sound = [serving for serving in candidates if not serving.degraded]
         flowing = [serving for serving in sound if not serving.link.is_congested]
-        return most_room(flowing or sound or candidates)
+        others_full = any(refusal.reason == "full" for refusal in asked.refusals.values())
+        return choose(flowing or sound or candidates, others_full=others_full)
 
     def _is_late(self, asked: Asked, elapsed: float) -> bool:
         """Whether too little of the hold is left for another start: nobody would wait for what it makes."""
@@ -163,7 +170,7 @@ class Caller:
         remaining = asked.span.total - elapsed
         expected = serving.expected_s(asked.cost)
         if remaining < expected and not serving.may_try():
-            raise unreachable(asked, remaining, expected)
+            raise unreachable(asked.manifest.name, remaining, expected)
         return serving.link.call(_frame(asked, elapsed), asked.stream)
 
     # ------------------------------------------------------------------ waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -113,6 +114,8 @@ class Directory:
         self._unusable: dict[str, Manifest] = {}
         self._alive: frozenset[tuple[str, str]] = frozenset()
         self._seen: dict[tuple[str, str], float] = {}  # by name and interface
+        self._linked: frozenset[tuple[str, str]] = frozenset()
+        self._gone: dict[tuple[str, str], float] = {}  # since when it isn't linked
 
     @property
     def manifests(self) -> dict[str, Manifest]:
@@ -135,6 +138,24 @@ class Directory:
             name: next((one for one in known if self._is_linked(name, one.manifest.interface)), known[0])
             for name, known in self._known.items()
         }
+        self._note_links(time.monotonic())
+
+    def _note_links(self, now: float) -> None:
+        known = {(name, one.manifest.interface) for name, ones in self._known.items() for one in ones}
+        linked = frozenset(one for one in known if self._is_linked(*one))
+        left = self._linked - linked
+        self._linked = linked
+        since = {one: now if one in left else self._gone.get(one, now) for one in (self._alive | left)}
+        self._gone = {one: at for one, at in (self._gone | since).items() if one in known - linked}
+
+    def away_s(self, name: str, interface: str) -> float | None:
+        """How many seconds ago a function was last linked here, or a runner of it seen; None: never.
+
+        Of a runner that lives and was never linked: since it was first read of.
+        """
+        served = (name, interface)
+        at = max(self._gone.get(served, float("-inf")), self._seen.get(served, float("-inf")))
+        return None if math.isinf(at) else time.monotonic() - at
 
     def was_served(self, name: str, interface: str, seconds: float) -> bool:
         """Whether a runner that executes the function lives, or did so many seconds ago."""

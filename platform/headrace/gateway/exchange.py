@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from headrace.admission import Predicted
 from headrace.gateway.metrics import FunctionMetrics
 from headrace.gateway.problems import Problem
 
@@ -21,8 +22,10 @@ _WANTED = frozenset(
         b"content-type",
         b"headrace-async",
         b"headrace-deadline",
+        b"headrace-place",
         b"headrace-priority",
         b"idempotency-key",
+        b"last-event-id",
         b"prefer",
         b"traceparent",
         b"x-request-id",
@@ -75,6 +78,7 @@ class Exchange:
         items: how many items of a stream were written; None where the answer is none.
         follows_job: it is answered by the events of a job, whose end is not its own.
         explains: it is answered with what would become of it; nothing is executed.
+        predicted: what it should take, as it was when it was sent to a runner.
         accepted_at: when its input was read and found good, by `time.monotonic()`.
     """
 
@@ -97,6 +101,7 @@ class Exchange:
     items: int | None = None
     follows_job: bool = False
     explains: bool = False
+    predicted: Predicted | None = None
     accepted_at: float = 0.0
     status: int = 0
     code: str = ""
@@ -130,6 +135,11 @@ class Exchange:
         self.status = status
         kind, length = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
         await self._send(self._headers((kind, length, *more)), body)
+
+    async def answer_nothing(self, *headers: tuple[bytes, bytes]) -> None:
+        """Send an answer without a body (204), with these headers and those that every answer has."""
+        self.status = 204
+        await self._send(self._headers(headers), b"")
 
     async def begin(self, *headers: tuple[bytes, bytes]) -> None:
         """Begin an answer that `write` goes on with, with these headers and those that every answer has."""

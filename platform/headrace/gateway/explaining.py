@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headrace.admission import Decision, Job, Predicted, Refused, Snapshot, Span, Sync, retry_after
+from headrace.gateway.lanes import Lane
 from headrace.gateway.problems import Problem
 
 _encode = msgspec.json.Encoder().encode
@@ -37,6 +38,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         brief_wait_s: the longest wait for a slot on the direct path.
         retry_after: of a refusal, unless the same call would never be taken.
         predicted: what it should take; null where no linked runner could run it.
+        lane: what waits for the function in the ledger; null where nothing is known of that.
     """
 
     decision: Literal["runner", "job", "refused"]
@@ -46,6 +48,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     brief_wait_s: float
     retry_after: int | None
     predicted: Prediction | None
+    lane: Lane | None
 
 
 def is_asked_for(query: bytes) -> bool:
@@ -74,13 +77,14 @@ def prediction_of(predicted: Predicted | None) -> Prediction | None:
     )
 
 
-def explanation(span: Span, snapshot: Snapshot, decision: Decision) -> bytes:
+def explanation(span: Span, snapshot: Snapshot, decision: Decision, lane: Lane | None = None) -> bytes:
     """The answer in JSON.
 
     Args:
         span: what the call would get.
         snapshot: how the function stands.
         decision: the rule's.
+        lane: what waits for the function in the ledger.
     """
     hold, seconds = span.hold, None
     match decision:
@@ -100,5 +104,6 @@ def explanation(span: Span, snapshot: Snapshot, decision: Decision) -> bytes:
             brief_wait_s=snapshot.brief_wait,
             retry_after=seconds,
             predicted=prediction_of(snapshot.predicted),
+            lane=lane,
         )
     )

@@ -9,13 +9,15 @@ import msgspec
 from litestar import Request, get
 from litestar.params import FromPath
 
-from headrace.admission import finish_s, predict
+from headrace.admission import finish_s
 from headrace.capacity import Capacity
 from headrace.domain import Manifest
 from headrace.gateway.auth import Authenticator, require
 from headrace.gateway.directory import Directory
-from headrace.gateway.explaining import Prediction, prediction_of
-from headrace.gateway.runners import RunnerLinks, Serving
+from headrace.gateway.explaining import prediction_of
+from headrace.gateway.routing import Routing
+from headrace.gateway.runners import RunnerLinks
+from headrace.gateway.serving import Serving
 
 
 class RunnerState(msgspec.Struct, kw_only=True):
@@ -76,12 +78,6 @@ def _predicted_wait_s(serving: Sequence[Serving]) -> float | None:
     return round(min(waits), 3) if waits else None
 
 
-def _predicted(manifest: Manifest, links: RunnerLinks) -> Prediction | None:
-    """What a call should take that came now, whatever its input costs."""
-    serving = links.serving(manifest.name, manifest.interface)
-    return prediction_of(predict([one for one in serving if not one.degraded], manifest.budget))
-
-
 def _runner_states(manifest: Manifest, links: RunnerLinks) -> list[RunnerState]:
     """How it stands on each runner."""
     return [
@@ -98,7 +94,9 @@ def fault_of(manifest: Manifest, links: RunnerLinks) -> str:
     return "function-degraded" if state.degraded else "no-runner"
 
 
-def function_handlers(directory: Directory, authenticator: Authenticator, links: RunnerLinks) -> list[Any]:
+def function_handlers(
+    directory: Directory, authenticator: Authenticator, links: RunnerLinks, routing: Routing
+) -> list[Any]:
     """The two routes, for callers with a key; one that may call a few functions only sees all of them too."""
 
     async def authenticate(request: Request[Any, Any, Any]) -> None:
@@ -136,7 +134,8 @@ def function_handlers(directory: Directory, authenticator: Authenticator, links:
             **msgspec.to_builtins(manifest),
             "state": state_of(manifest, links),
             "paused": directory.gate.is_shut(name),
-            "predicted": _predicted(manifest, links),
+            "predicted": prediction_of(routing.snapshot(manifest, 0.0).predicted),
+            "lane": routing.lanes.of(name),
             "live": _runner_states(manifest, links),
         }
 

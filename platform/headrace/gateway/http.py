@@ -87,7 +87,7 @@ class Connection(HttpToolsProtocol):
         self._joined = _Joined(transport, self.loop)
         super().connection_made(cast("asyncio.Transport", self._joined))
         self._phase = _HEAD
-        self._since = self._answer_since = self.loop.time()
+        self._since = self._answer_since = self._answered_at = self.loop.time()
         self._unused = 0  # bytes received since the last whole head, piece of a body, or end of a request
         self._body_bytes = 0
         self._taken = 0  # bytes of answers that the client had taken at `_answer_since`
@@ -99,7 +99,6 @@ class Connection(HttpToolsProtocol):
         """Called by asyncio."""
         self._looking.cancel()
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()
         # Uvicorn tells the newest only.
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
@@ -107,7 +106,6 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
-        self._unset_keepalive_if_required()
         if self._is_refused:
             return
         if self._phase == _END:
@@ -173,14 +171,20 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._unused = 0
-        self._phase = _END
+        self._phase, self._since = _END, self.loop.time()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Called when an answer is whole."""
         if self.pipeline:
             self._running, _ = self.pipeline[-1]  # it is started now
-        super().on_response_complete()
+            super().on_response_complete()
+            return
+        # As uvicorn does it, but without a timer for each call: `_look` ends what isn't used any more.
+        self._answered_at = self.loop.time()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _refuse(self, status: HTTPStatus) -> None:
         """Answer that what came is no request, and take nothing more; the client gets a while to read it."""
@@ -227,11 +231,12 @@ class Connection(HttpToolsProtocol):
                 self.cycle.message_event.set()  # its reader gets an empty piece that isn't the last
             else:
                 self.transport.close()
-        elif self._phase == _END and not is_owing and self.timeout_keep_alive_task is None:
-            # Uvicorn forgets it where the answer was complete before the request.
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        elif self._phase == _END and not is_owing and self._is_idle(now):
+            self.transport.close()
+
+    def _is_idle(self, now: float) -> bool:
+        """Whether the client has kept a connection without a request for as long as it may."""
+        return now - max(self._since, self._answered_at) > self.timeout_keep_alive
 
     def _is_stuck(self, now: float) -> bool:
         """Whether the client takes its answers too slowly."""

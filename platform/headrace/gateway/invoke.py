@@ -1,4 +1,4 @@
-"""`POST /fn/{name}`: the hot path, as plain ASGI inside Litestar's routing.
+"""`POST /fn/{name}`: the hot path, as plain ASGI beside Litestar.
 
 A Litestar handler with a typed body costs twice as much for each call, and reads the body before it knows
 the function's limit.
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from headrace.admission import Job, Refused, Span, Sync, Wish, span
+from headrace.admission import Job, Refused, Span, Sync, Wish, decide, span
 from headrace.domain import Manifest
-from headrace.gateway import explaining, preferences, strict_json
+from headrace.gateway import explaining, foretold, preferences, strict_json
 from headrace.gateway.asked import Asked, Handed, Record, ToJob
 from headrace.gateway.auth import Authenticator, require_call, require_priority
 from headrace.gateway.call_stream import CallStream
@@ -38,7 +38,7 @@ from headrace.link.frames import Result
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from litestar.types import ASGIApp, Receive, Scope, Send
+    from litestar.types import Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +83,8 @@ class Invoke:
         metrics.in_flight.set_function(lambda: self._in_flight)
         self._access: Any = structlog.get_logger().bind()  # bound once, not at each call
 
-    def __call__(self, app: ASGIApp) -> ASGIApp:
-        """Litestar asks for what stands in front of the route's handler; nothing gets past it."""
-        return self._handle
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one call, count it, and write its access line."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call, count it, and write its access line; its function's name is a path parameter."""
         began = time.perf_counter()
         request = cast("Any", scope)
         headers = wanted_headers(request["headers"])
@@ -185,6 +181,8 @@ class Invoke:
         is_job = (prefer.respond_async and wishes.takes_job) or wishes.idempotency_key is not None
         if is_job and not exchange.explains:
             exchange.course = job = self._jobs.prepare(exchange, manifest, (body, value), key, wishes)
+            if wishes.idempotency_key is None:  # else it may have been executed long ago
+                self._routing.require_time(manifest, job.new.total_s, job.new.cost)
             return job
         asked = self._asked(exchange, manifest, (body, value), key, wishes)
         if exchange.explains:
@@ -218,6 +216,7 @@ class Invoke:
                 cost,
                 weight_of(wishes, key),
                 min(manifest.budget.queue, wishes.deadline or math.inf),
+                wishes.place,
             ),
             most_outstanding=key.most_outstanding,
         )
@@ -236,15 +235,19 @@ class Invoke:
         """The call on the direct path, or the job that it is to be at once.
 
         Raises:
-            Problem: `no-runner`, `function-degraded` or `busy`: there is no way for it.
+            Problem: `no-runner`, `function-degraded` or `busy`: there is no way for it; or
+                `deadline-unreachable`.
         """
         wish = Wish(takes_job=asked.may_be_job)
-        match self._routing.decide(asked.manifest, asked.span, wish, asked.cost):
+        snapshot = self._routing.snapshot(asked.manifest, asked.cost)
+        match decide(asked.span, wish, snapshot):
             case Sync():
+                exchange.predicted, asked.clear_s = snapshot.predicted, snapshot.clear_s
                 return asked
             case Refused() as refused:
                 raise not_taken(refused, asked)
             case Job(hold, reason):
+                self._routing.require_time(asked.manifest, asked.span.total, asked.cost)
                 exchange.course = job = self._jobs.become(asked, 0.0, hold, reason)
                 return job
 
@@ -272,7 +275,9 @@ class Invoke:
             was_job=isinstance(exchange.course, JobCall),
         )
         course = exchange.course
-        items = {} if exchange.items is None else {"items": exchange.items}
+        more: dict[str, Any] = foretold.settle(exchange, self._settings.brief_wait)
+        if exchange.items is not None:
+            more["items"] = exchange.items
         self._access.info(
             "call",
             request_id=exchange.request_id,
@@ -286,5 +291,5 @@ class Invoke:
             queue_ms=round(course.queue_ms, 3) if course else 0,
             exec_ms=round(course.exec_ms, 3) if course else 0,
             total_ms=round(seconds * 1000, 3),
-            **items,
+            **more,
         )

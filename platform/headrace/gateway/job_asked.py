@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
+from headrace.admission import Predicted, ends_within
 from headrace.ledger.reading import Job
-from headrace.ledger.submission import NewJob
+from headrace.ledger.submission import NewJob, Receipt
 
 
 @dataclass(slots=True)
@@ -23,6 +25,8 @@ class JobCall:
         reason: why a call that asked for no job becomes one; empty where it did ask.
         may_be_recorded: a runner was asked to record it, and may have done so.
         joined: the job that its idempotency key stands for, where that is another call's.
+        predicted: what it should take, as runners tell; None: none of them is linked that could run it.
+        receipt: what the ledger said to it, also where that was no.
     """
 
     new: NewJob
@@ -33,6 +37,8 @@ class JobCall:
     reason: str = ""
     may_be_recorded: bool = False
     joined: str | None = None
+    predicted: Predicted | None = None
+    receipt: Receipt | None = None
     attempt: int = 0
     queue_ms: float = 0.0
     exec_ms: float = 0.0
@@ -41,6 +47,24 @@ class JobCall:
     def job_id(self) -> str:
         """The id of the job that stands for it."""
         return self.joined or self.new.job_id
+
+    @property
+    def place(self) -> Literal["", "given", "used"]:
+        """Whether it was refused with a place in line, or has used one; for the access line."""
+        if self.receipt is None:
+            return ""
+        if self.receipt.place is not None:
+            return "given"
+        return "used" if self.receipt.is_placed else ""
+
+    def may_end_within(self, hold: float) -> bool:
+        """Whether waiting for its end, for so many seconds, may be of use: else it is answered 202 at once.
+
+        Whoever has said how long to wait for a job (`respond-async, wait=N`), or takes none, is waited with.
+        """
+        if self.is_async or not self.takes_job or self.receipt is None:
+            return True
+        return ends_within(hold, self.receipt.wait_s, self.predicted)
 
     def forget_input(self) -> None:
         """Its job is in the ledger, and a wait for it may be long: many large inputs would pile up."""

@@ -7,12 +7,13 @@ the job's events.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from headrace.admission import span
+from headrace.admission import Predicted, span
 from headrace.admission.deciding import Reason
 from headrace.database import Database
 from headrace.domain import FINAL, WEIGHTS, Manifest
@@ -20,19 +21,18 @@ from headrace.errors import DatabaseError
 from headrace.gateway import job_view, preferences
 from headrace.gateway.asked import Asked, ToJob
 from headrace.gateway.becoming import new_job
-from headrace.gateway.call_problems import perhaps_recorded
+from headrace.gateway.call_problems import no_runner, perhaps_recorded
 from headrace.gateway.digest import digest_of
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import ClientLeft, Exchange, server_timing
 from headrace.gateway.job_asked import JobCall
-from headrace.gateway.job_events import EventStream
+from headrace.gateway.job_events import EventStream, goes_on_after
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.outage import answers, require_postgres
 from headrace.gateway.preferences import Wishes
 from headrace.gateway.problems import Problem, to_problem
 from headrace.gateway.quotas import Headers, jobs_headers
-from headrace.gateway.refusals import conflict, refused
-from headrace.gateway.sse import HEADERS
+from headrace.gateway.refusals import conflict, refused, still_runs
 from headrace.gateway.submitter import Submitter
 from headrace.gateway.waking import Watch, Watcher
 from headrace.keys import KeyRow
@@ -58,6 +58,7 @@ class JobCalls:
         database: the ledger's.
         database_away: seconds since Postgres last answered.
         metrics: where the calls are counted that become jobs.
+        predict: what a call of a function should take, for an input of that cost.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class JobCalls:
         database: Database,
         database_away: Callable[[], float],
         metrics: GatewayMetrics,
+        predict: Callable[[Manifest, float], Predicted | None],
     ) -> None:
         self._settings = settings
         self._directory = directory
@@ -77,6 +79,7 @@ class JobCalls:
         self._database = database
         self._database_away = database_away
         self._metrics = metrics
+        self._predict = predict
 
     def prepare(
         self,
@@ -106,6 +109,8 @@ class JobCalls:
             # Not up to its own deadline: that ends the job, and the end of the job is the answer.
             hold = span(budget, wait=prefer.wait, deadline=None, max_hold=settings.max_hold).hold
         body, value = content
+        cost = manifest.cost.of(value)
+        is_priced = manifest.batch is not None or manifest.cost.varies
         return JobCall(
             NewJob(
                 job_id=exchange.job_id,
@@ -115,7 +120,7 @@ class JobCalls:
                 interface=manifest.interface,
                 input=body,
                 digest=digest_of(value),
-                cost=manifest.cost.of(value),
+                cost=cost,
                 attempts=manifest.attempts,
                 queue_s=min(budget.queue, total),
                 total_s=total,
@@ -125,11 +130,13 @@ class JobCalls:
                 request_id=exchange.request_id,
                 traceparent=preferences.trace_of(exchange.headers),
                 waiter=self._watcher.gateway_id if hold > 0 else None,
+                place=wishes.place,
             ),
             hold,
             budget.queue,
             is_async,
             wishes.takes_job,
+            predicted=self._predict(manifest, cost if is_priced else 0.0),
         )
 
     def become(self, asked: Asked, elapsed: float, hold: float, why: ToJob | Reason) -> JobCall:
@@ -159,6 +166,7 @@ class JobCalls:
             reason=why.reason if isinstance(why, ToJob) else why,
             may_be_recorded=asked.may_be_recorded,
             attempt=new.attempt,
+            predicted=self._predict(asked.manifest, asked.cost),
         )
 
     async def answer(self, exchange: Exchange, call: JobCall) -> None:
@@ -183,9 +191,10 @@ class JobCalls:
         if not self._may_be_served(call):
             await self._recall(call)
         elif call.hold > 0:
+            began = time.monotonic()
             with self._watcher.watch(call.new.job_id) as watch:
                 receipt = await self._submit(call)
-                if call.joined is None:
+                if call.joined is None and call.may_end_within(call.hold - (time.monotonic() - began)):
                     if receipt.outcome == "replayed":
                         await self._notice(watch)
                     job = await self._awaited(watch, None, exchange, call)
@@ -204,7 +213,7 @@ class JobCalls:
             assert receipt is not None
             body = job_view.encode_accepted(call.new, receipt, exchange.root)
         if not call.takes_job:
-            raise _still_runs(call)
+            raise still_runs(call)
         await self._accepted(exchange, call.job_id, body, *_quota(call, receipt))
 
     async def handed(self, exchange: Exchange, asked: Asked, job_id: str) -> None:
@@ -240,7 +249,8 @@ class JobCalls:
     async def stream(self, exchange: Exchange, call: JobCall) -> str:
         """Submit it, and answer with its events; those of the job of an earlier call from the first one on.
 
-        They can be had again under `/jobs`, from wherever the client left off.
+        They can be had again under `/jobs`, or by the same call, from wherever the client left off. A call
+        that names an event is only looked up, and never submitted: that would execute it again.
 
         Returns:
             How the stream ended: `result`, the code of the job's error, `client-left` or `cut-off`.
@@ -248,32 +258,25 @@ class JobCalls:
         Raises:
             Problem: the job wasn't accepted, or its result isn't kept any longer.
         """
+        after = goes_on_after(exchange, call.new.idempotency_key)
         require_postgres(self._database_away())
         receipt = job = None
-        if self._may_be_served(call):
+        if not after and self._may_be_served(call):
             receipt = await self._submit(call)
         else:
-            await self._recall(call)
+            await self._recall(call, is_begun=after > 0)
         if call.joined is not None:
             job = await self._joined(exchange, call)
             if job.result_expired:
                 raise job_view.expired_result(job)
-        exchange.follows_job = True
-        await exchange.begin(
-            *HEADERS,
-            (b"headrace-job-id", call.job_id.encode("ascii")),
-            (b"location", job_view.job_url(exchange.root, call.job_id).encode("ascii")),
-            *_quota(call, receipt),
-        )
-        events = EventStream(self._database, self._watcher, job or call.job_id, exchange.root)
-        await events.follow(exchange.receive, exchange.send)
-        exchange.items = events.items
+        events = EventStream(self._database, self._watcher, job or call.job_id, exchange.root, after=after)
+        await events.answer(exchange, *_quota(call, receipt))
         if events.job is not None:
             call.note(events.job)
         return events.end
 
     async def _submit(self, call: JobCall) -> Receipt:
-        receipt = await self._submitter.submit(call.new)
+        call.receipt = receipt = await self._submitter.submit(call.new)
         if receipt.outcome not in _ACCEPTED:
             raise refused(call.new, receipt)
         if call.reason:
@@ -290,11 +293,16 @@ class JobCalls:
             new.function, new.interface, call.queue_budget
         )
 
-    async def _recall(self, call: JobCall) -> None:
-        """Join the job of a call that was made before, though no runner could execute a new one.
+    async def _recall(self, call: JobCall, *, is_begun: bool = False) -> None:
+        """Join the job of a call that was made before, and make none.
+
+        Args:
+            call: as no runner could execute it; or its client has some of its events.
+            is_begun: the latter.
 
         Raises:
-            Problem: `no-runner`, it wasn't made before, or `key-conflict`.
+            Problem: it isn't known to have been made before: `no-runner`, or `result-expired` where it was;
+                or `key-conflict`.
         """
         new = call.new
         if new.idempotency_key is not None:
@@ -305,8 +313,11 @@ class JobCalls:
                 raise conflict(known.job_id)
             call.joined = None if known is None else known.job_id
             call.forget_input()
+        if call.joined is None and is_begun:
+            raise Problem("result-expired", "No call is known by this key: there is nothing to go on with.")
         if call.joined is None:
-            raise Problem("no-runner", f"No runner of {new.function} was seen within its queue budget.")
+            detail = f"No runner of {new.function} was seen within its queue budget."
+            raise no_runner(detail, self._directory.away_s(new.function, new.interface))
 
     async def _joined(self, exchange: Exchange, call: JobCall) -> Job:
         """The job of the call that was made before."""
@@ -374,17 +385,6 @@ class JobCalls:
             (b"headrace-job-id", job.job_id.encode("ascii")),
         )
         return True
-
-
-def _still_runs(call: JobCall) -> Problem:
-    """For a client that takes no job for an answer, at the end of its hold."""
-    return Problem(
-        "hold-exceeded",
-        f"The job {call.job_id}, which stands for the call, was not finished within the {call.hold:g} s for "
-        "which its connection may be held. It goes on.",
-        headers={"Headrace-Job-Id": call.job_id},
-        job_id=call.job_id,
-    )
 
 
 def weight_of(wishes: Wishes, key: KeyRow) -> float:

@@ -6,6 +6,7 @@ from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headrace.gateway.predictions import Kept, Predictions
 from headrace.gateway.problem_kinds import KINDS
 from headrace.usage.counts import kind_of
 from headrace.usage.recording import Recorder
@@ -20,14 +21,17 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class FunctionMetrics:
     """The counters of one function."""
 
-    __slots__ = ("_by_status", "_calls", "_name", "_usage", "seconds")
+    __slots__ = ("_by_status", "_calls", "_name", "_usage", "predictions", "seconds")
 
-    def __init__(self, name: str, calls: Counter, seconds: Histogram, usage: Recorder) -> None:
+    def __init__(
+        self, name: str, calls: Counter, seconds: Histogram, usage: Recorder, predictions: Kept
+    ) -> None:
         self._name = name
         self._usage = usage
         self._calls = calls
         self._by_status: dict[int, Counter] = {}
         self.seconds = seconds.labels(name)
+        self.predictions = predictions
 
     def count(
         self,
@@ -152,8 +156,10 @@ class GatewayMetrics:
             "headrace_functions_paused", "Functions in service that take nothing new", registry=self.registry
         )
         self.database_up = Gauge("headrace_database_up", "Whether Postgres answers", registry=self.registry)
+        self._predictions = Predictions()
+        self.registry.register(self._predictions)
         # What isn't a function's counts together: names that callers make up would grow without bound.
-        self.no_function = FunctionMetrics("", self._calls, self._seconds, self.usage)
+        self.no_function = self.of("")
 
     def stream_ended(self, function: str, end: str, items: int, first_item_s: float | None = None) -> None:
         """A call that was to be answered by a stream has ended, after so many items."""
@@ -180,4 +186,5 @@ class GatewayMetrics:
 
     def of(self, function: str) -> FunctionMetrics:
         """The counters of one function."""
-        return FunctionMetrics(function, self._calls, self._seconds, self.usage)
+        predictions = self._predictions.of(function)
+        return FunctionMetrics(function, self._calls, self._seconds, self.usage, predictions)

@@ -157,6 +157,7 @@ def _call(manifest: Manifest, schemas: Json, max_hold: float) -> Json:
                     for key in (*ACCEPTED_HEADERS, "Vary", *_QUOTA_HEADERS)
                 },
             },
+            "204": {"description": "You have the last event of the stream that `Last-Event-ID` is of."},
             **refer("call", CALL_PROBLEMS),
         },
         "x-headrace": {

@@ -48,6 +48,7 @@ def problem_responses(group: str, codes: Iterable[str]) -> Json:
     for status, members in sorted(_by_status(codes).items()):
         names = ["X-Request-Id"]
         names += ["Retry-After"] * (status in {429, 503})
+        names += ["Headrace-Place"] * ("no-capacity" in members and group == "call")
         names += ["RateLimit-Policy", "RateLimit"] * (status == 429)
         names += ["Idempotent-Replayed"] * (group == "call")
         names += ["WWW-Authenticate"] * (status in {401, 403})

@@ -31,6 +31,7 @@ _SUBMIT: Final = (
     "busy",
     "no-runner",
     "backlog-full",
+    "no-capacity",
     "intake-paused",
 )
 _ONE: Final = (*READ_PROBLEMS, "unknown-batch")

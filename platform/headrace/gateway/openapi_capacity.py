@@ -69,6 +69,26 @@ PREDICTED: Final[Json] = {
     },
 }
 
+LANE: Final[Json] = {
+    "type": ["object", "null"],
+    "description": "What waits for it in the ledger, as of the last second or two; null: nothing is known.",
+    "properties": {
+        "waiting": {"type": "integer", "description": "Jobs that wait."},
+        "waiting_cost": {"type": "number", "description": "Their cost together."},
+        "rate": {"type": ["number", "null"], "description": "The cost of jobs that start in a second."},
+        "is_measured": {
+            "type": "boolean",
+            "description": "That was measured while jobs waited; else it is what runners report.",
+        },
+        "wait_s": {
+            "type": ["number", "null"],
+            "description": "Seconds until all of them should have started; null: not known.",
+        },
+        "places": {"type": "integer", "description": "Places in line that are outstanding."},
+        "line_s": {**_SECONDS, "description": "Seconds to the end of the longest line."},
+    },
+}
+
 LIVE: Final[Json] = {
     "type": "array",
     "description": "How it stands on each runner that is linked to this gateway.",

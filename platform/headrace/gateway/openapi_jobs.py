@@ -44,6 +44,7 @@ _RETRY: Final = (
     "busy",
     "no-runner",
     "backlog-full",
+    "no-capacity",
     "intake-paused",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.domain import WEIGHTS
-from headrace.gateway.openapi_capacity import LIVE, PREDICTED
+from headrace.gateway.openapi_capacity import LANE, LIVE, PREDICTED
 from headrace.gateway.problem_kinds import KINDS
 
 Json = dict[str, Any]
@@ -22,6 +22,11 @@ HEADERS: Final[Json] = {
         "description": "Seconds after which trying again is worthwhile.",
         "required": True,
         "schema": {"type": "integer", "minimum": 1},
+    },
+    "Headrace-Place": {
+        "description": "A place in line, where one could be given: whoever comes back with it after "
+        "`Retry-After` seconds, and at most 5 s later, comes before others.",
+        "schema": {"type": "string", "format": "uuid"},
     },
     "WWW-Authenticate": {
         "description": "The challenge of RFC 6750.",
@@ -95,12 +100,22 @@ PARAMETERS: Final[Json] = {
         "in": "header",
         "description": "draft-ietf-httpapi-idempotency-key-header: 1 to 255 visible ASCII characters, quoted "
         "or bare, new for each call. However often the call is made with the same key and input, it is one "
-        "job with one outcome, and that is answered to all.",
+        "job with one outcome, and that is answered to all. Its stream, when it was cut off, goes on after "
+        "the event that the header `Last-Event-ID` names.",
         "schema": {
             "type": "string",
             "pattern": r"""^(?:[!#-+\--~]{1,255}|"(?:[!#-\[\]-~]|\\["\\]){1,255}")$""",
         },
         "example": "8e03978e-40d5-43dd-bc93-6894a57f9324",
+    },
+    "Headrace-Place": {
+        "name": "Headrace-Place",
+        "in": "header",
+        "description": "The place in line that a refusal has given. It admits one call of the same owner "
+        "and function before others, when `Retry-After` is over and for 5 s from then on; sooner the call is "
+        "refused and keeps its place. What isn't a place, or isn't any more, is ignored.",
+        "schema": {"type": "string"},
+        "example": "0c0f7a4e-6c1d-4a44-9f3a-3d3a5c3b7c11",
     },
     "Headrace-Priority": {
         "name": "Headrace-Priority",
@@ -164,6 +179,11 @@ SCHEMAS: Final[Json] = {
             "detail": {"type": "string", "description": "What is wrong with this request in particular."},
             "code": {"type": "string", "enum": list(KINDS), "description": "What programs should look at."},
             "request_id": {"type": "string"},
+            "place": {
+                "type": "string",
+                "format": "uuid",
+                "description": "A place in line, as in the header `Headrace-Place`.",
+            },
             "errors": {
                 "type": "array",
                 "description": "The faults of an invalid input.",
@@ -191,12 +211,14 @@ SCHEMAS: Final[Json] = {
             "output_schema",
             "examples",
             "predicted",
+            "lane",
             "live",
             *_LISTED,
         ],
         "properties": {
             **_LISTED,
             "predicted": PREDICTED,
+            "lane": LANE,
             "live": LIVE,
             "interface": {"type": "string", "description": "Changes when what is taken or returned changes."},
             "revision": {"type": "string", "description": "Changes when anything else of it changes."},

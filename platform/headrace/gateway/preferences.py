@@ -31,6 +31,7 @@ _KEY: Final = re.compile(rb'"((?:[\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"|([\x21\x23
 _LONGEST_KEY: Final = 255
 _PRIORITIES: Final[Mapping[bytes, Priority]] = {name.encode(): name for name in WEIGHTS}
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+_PLACE: Final = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _JSON_TYPE: Final = re.compile(rb"application/(?:[!#$&^_.+a-z0-9-]+\+)?json")
 
 _PLAIN_JSON: Final = frozenset(
@@ -68,6 +69,7 @@ class Wishes(NamedTuple):
         idempotency_key: what stands for it, however often it is made.
         priority: its class among its owner's jobs.
         takes_job: whether a job is an answer that it can use.
+        place: its place in line, as a refusal has given it.
     """
 
     prefer: Preferences = _NO_PREFERENCES
@@ -75,6 +77,7 @@ class Wishes(NamedTuple):
     idempotency_key: str | None = None
     priority: Priority | None = None
     takes_job: bool = True
+    place: str | None = None
 
 
 def wishes(headers: Mapping[bytes, bytes]) -> Wishes:
@@ -89,6 +92,7 @@ def wishes(headers: Mapping[bytes, bytes]) -> Wishes:
         idempotency_key(headers.get(b"idempotency-key")),
         priority(headers.get(b"headrace-priority")),
         takes_job(headers.get(b"headrace-async")),
+        place(headers.get(b"headrace-place")),
     )
 
 
@@ -178,6 +182,14 @@ def takes_job(value: bytes | None) -> bool:
     if value.strip(b" \t").lower() != b"never":
         raise _malformed("Headrace-Async", "it takes `never`")
     return False
+
+
+def place(value: bytes | None) -> str | None:
+    """The place in line of `Headrace-Place`; what is none is ignored, as a place of the past is."""
+    if value is None:
+        return None
+    found = value.strip(b" \t").lower()
+    return found.decode("ascii") if _PLACE.fullmatch(found) else None
 
 
 def request_id(value: bytes | None) -> str:

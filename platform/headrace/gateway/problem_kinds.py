@@ -259,7 +259,19 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Too many jobs wait",
         "As many jobs of the function wait as may wait, or what waits costs too much or has waited too long; "
         "the job was not accepted.",
-        "Try again after `Retry-After` seconds.",
+        "Try again after `Retry-After` seconds, and not sooner; where the answer gives a place in line, with "
+        "that in `Headrace-Place`, or with the same `Idempotency-Key`: room is kept for it for 5 s.",
+        retry_after=5,
+    ),
+    "no-capacity": Kind(
+        503,
+        "It could not start in time",
+        "What waits already would keep the job waiting for longer than it may, so that it would expire "
+        "without having been started; it was not accepted.",
+        "Try again after `Retry-After` seconds, and not sooner; where the answer gives a place in line, with "
+        "that in `Headrace-Place`, or with the same `Idempotency-Key`: room is kept for it for 5 s. A job "
+        "may wait as long as the function's `queue` budget and `Headrace-Deadline` allow; more runners are "
+        "the operator's to give.",
         retry_after=5,
     ),
     "intake-paused": Kind(

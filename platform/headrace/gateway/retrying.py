@@ -12,6 +12,7 @@ from headrace.database import Database
 from headrace.domain import WEIGHTS
 from headrace.gateway import job_list, job_view, preferences
 from headrace.gateway.auth import Authenticator, require, require_call
+from headrace.gateway.call_problems import no_runner
 from headrace.gateway.directory import Directory
 from headrace.gateway.problems import Problem
 from headrace.gateway.quotas import Headers, Quotas, jobs_headers, merged, told
@@ -98,10 +99,8 @@ class Retries:
         self._directory.find(old.function)
         self._directory.gate.require(old.function)
         if not self._directory.was_served(old.function, old.interface, old.queue_s):
-            raise Problem(
-                "no-runner",
-                f"No runner of {old.function} that takes the job's input was seen within its queue budget.",
-            )
+            detail = f"No runner of {old.function} that takes the input was seen within its queue budget."
+            raise no_runner(detail, self._directory.away_s(old.function, old.interface))
 
     async def _submit(self, new: NewJob, key: KeyRow, root: str, rate: Headers) -> Response[bytes]:
         receipt = await self._submitter.submit(new)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Collection, Iterable
 
-from headrace.capacity import Capacity
 from headrace.domain import RunnerInfo
 from headrace.errors import LinkError, SettingsError
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.pending import PendingCall
-from headrace.histograms import cost_bucket
+from headrace.gateway.serving import Serving
 from headrace.link.address import Address
 from headrace.link.frames import (
     Answer,
@@ -42,98 +40,8 @@ from headrace.link.stream import FrameStream
 log = logging.getLogger(__name__)
 
 _ANSWERS = (Result, Error, Refused, Lost, Handed, Fenced)
-_TRY_AFTER_S = 10.0
-_FULL_S = 0.2  # so long a runner that has refused a call for want of room isn't asked again
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
-
-
-class Serving:
-    """One function on one runner: what admission weighs.
-
-    `load` is what the runner last reported, corrected by what this gateway has sent and got back since;
-    `mean_s` is how long one execution takes there, and `cost_s` how long one for a cost of 1, both 0 while
-    nobody knows. `capacity` is what the runner said last of all that.
-    """
-
-    __slots__ = (
-        "_full_until",
-        "_known_at",
-        "capacity",
-        "cost_s",
-        "degraded",
-        "interface",
-        "link",
-        "load",
-        "mean_s",
-        "slots",
-    )
-
-    def __init__(self, link: RunnerLink, interface: str, slots: int, degraded: str) -> None:
-        self.link = link
-        self.interface = interface
-        self.slots = max(1, slots)
-        self.degraded = degraded
-        self.load = 0
-        self.mean_s = 0.0
-        self.cost_s = 0.0
-        self.capacity: Capacity | None = None
-        self._full_until = self._known_at = float("-inf")
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the runner has said so just now; its reports, and so the load, may be a second old."""
-        return time.monotonic() < self._full_until
-
-    def expected_s(self, cost: float) -> float:
-        """How long half of the executions take at most, for inputs of about that cost; 0: nobody knows.
-
-        The runner tells the median of all. For an input with a cost it is taken in proportion to the means.
-        """
-        capacity = self.capacity
-        if capacity is None:
-            return 0.0
-        if not (cost and capacity.cost_s and capacity.mean_s):
-            return capacity.p50_s
-        bucket = cost_bucket(cost)
-        mean_s = next((one.mean_s for one in capacity.by_cost if one.cost == bucket), capacity.cost_s * cost)
-        return capacity.p50_s * mean_s / capacity.mean_s
-
-    def may_try(self) -> bool:
-        """Whether to send a call that isn't likely to end in time.
-
-        One is sent after ten seconds without an execution: else nobody would learn that they have become
-        shorter.
-        """
-        now = time.monotonic()
-        if now - self._known_at < _TRY_AFTER_S:
-            return False
-        self._known_at = now
-        return True
-
-    def told(self, state: Pong, function: str) -> None:
-        """Take what the runner says of itself."""
-        self.load = state.loads.get(function, self.load)
-        self.degraded = state.degraded.get(function, "")
-        self.mean_s = state.means.get(function, self.mean_s)
-        capacity = state.capacity.get(function)
-        if capacity is not None:
-            if self.capacity is None or capacity.mean_s != self.capacity.mean_s:
-                self._known_at = time.monotonic()
-            self.capacity = capacity
-            self.cost_s = capacity.cost_s
-            self.slots = max(1, capacity.slots)
-
-    def refused(self, refusal: Refused) -> None:
-        """Take that it refused a call."""
-        if refusal.reason == "full":
-            self._full_until = time.monotonic() + min(refusal.retry_after_s, _FULL_S)
-
-    def executed(self, result: Result) -> None:
-        """Take what an answer says of the runner's speed, and that a slot has become free."""
-        self._full_until = 0.0
-        if result.mean_s:
-            self.mean_s, self.cost_s = result.mean_s, result.cost_s
 
 
 class RunnerLink:
@@ -158,6 +66,15 @@ class RunnerLink:
         self._lost = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._keep())
+
+    def loads(self, function: str, seconds: float) -> None:
+        """Its models are being loaded, or are to be, and this should take so many seconds."""
+        self._links.load_s[function] = seconds
+
+    @property
+    def gateways(self) -> int:
+        """How many gateways send calls to the runner."""
+        return self._links.gateways
 
     @property
     def is_up(self) -> bool:
@@ -325,9 +242,14 @@ class RunnerLinks:
 
     Args:
         on_change: called when a link has come or gone, or takes no more calls.
+
+    `gateways` is how many there are, as Postgres last told; `load_s` how long the models of a function were
+    last said to take to load, in seconds.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self.gateways = 1
+        self.load_s: dict[str, float] = {}
         self._on_change = on_change
         self._links: dict[str, RunnerLink] = {}
         self._by_function: dict[str, list[Serving]] = {}

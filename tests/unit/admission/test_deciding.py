@@ -21,6 +21,7 @@ from headrace.admission import (
     Sync,
     Wish,
     decide,
+    ends_within,
     may_start_soon,
 )
 
@@ -37,7 +38,9 @@ WISHES: Final = {
     "`respond-async, wait=5`": Wish(respond_async=True),
     "a key": Wish(has_key=True),
     "`never`": Wish(takes_job=False),
+    "`never`, 30 s of jobs and line": Wish(takes_job=False),
 }
+BACK_S: Final = 40.0
 
 
 def table() -> Iterator[list[str]]:
@@ -49,7 +52,7 @@ def table() -> Iterator[list[str]]:
 
 def snapshot_of(wish: str, wait: str, loading: str, p95: str) -> Snapshot:
     if wait in ("no runner", "degraded"):
-        return Snapshot(None, BRIEF_S, degraded=wait == "degraded")
+        return Snapshot(None, BRIEF_S, degraded=wait == "degraded", back_s=BACK_S)
     knows_wait, is_known = wait != "unknown", p95 != "unknown"
     wait_s, load_s = float(wait) if knows_wait else 0.0, float(loading)
     p95_s = float(p95) if is_known else 1e6  # what isn't known is to count nothing
@@ -66,6 +69,7 @@ def snapshot_of(wish: str, wait: str, loading: str, p95: str) -> Snapshot:
         ),
         BRIEF_S,
         records="Postgres away" not in wish,
+        clear_s=30.0 if "line" in wish else 0.0,
     )
 
 
@@ -108,7 +112,15 @@ PREDICTIONS = st.builds(
     is_cold=st.booleans(),
     knows_wait=st.booleans(),
 )
-SNAPSHOTS = st.builds(Snapshot, st.none() | PREDICTIONS, st.floats(0, 10), st.booleans(), st.booleans())
+SNAPSHOTS = st.builds(
+    Snapshot,
+    st.none() | PREDICTIONS,
+    st.floats(0, 10),
+    st.booleans(),
+    st.booleans(),
+    SECONDS,
+    st.just(0.0) | SECONDS,
+)
 ALL_WISHES = st.builds(Wish, st.booleans(), st.booleans(), st.booleans())
 SPANS = st.builds(lambda hold, rest: Span(hold, hold + rest), st.just(0.0) | SECONDS, SECONDS)
 
@@ -146,14 +158,15 @@ def test_a_longer_hold_makes_no_job_and_no_refusal_of_a_call_that_a_runner_gets(
         assert isinstance(decide(longer, wish, snapshot), Sync)
 
 
-@given(SPANS, SNAPSHOTS, SECONDS)
-def test_a_longer_wait_never_shortens_the_retry_after(span: Span, snapshot: Snapshot, more: float) -> None:
+@given(SPANS, SNAPSHOTS, SECONDS, SECONDS)
+def test_a_longer_wait_or_line_never_shortens_the_retry_after(
+    span: Span, snapshot: Snapshot, more: float, line: float
+) -> None:
     never = Wish(takes_job=False)
     decision = decide(span, never, snapshot)
     if isinstance(decision, Refused) and (predicted := snapshot.predicted) is not None and span.hold > 0:
-        deeper = decide(
-            span, never, snapshot._replace(predicted=predicted._replace(wait_s=predicted.wait_s + more))
-        )
+        longer = predicted._replace(wait_s=predicted.wait_s + more)
+        deeper = decide(span, never, snapshot._replace(predicted=longer, clear_s=snapshot.clear_s + line))
         assert isinstance(deeper, Refused)
         assert deeper.retry_after_s is not None
         assert decision.retry_after_s is not None
@@ -176,3 +189,18 @@ def test_what_takes_no_job_becomes_none(span: Span, snapshot: Snapshot) -> None:
 @given(PREDICTIONS, st.floats(0, 10))
 def test_a_free_slot_is_room(predicted: Predicted, brief_wait: float) -> None:
     assert may_start_soon(predicted._replace(has_room=True), brief_wait)
+
+
+@given(st.none() | SECONDS, st.none() | PREDICTIONS, SECONDS, SECONDS)
+def test_whether_a_job_may_end_within_what_is_left_of_its_hold(
+    wait_s: float | None, predicted: Predicted | None, hold: float, more: float
+) -> None:
+    may = ends_within(hold, wait_s, predicted)
+    if wait_s is None:
+        assert may
+        return
+    assert may <= ends_within(hold + more, wait_s, predicted)  # a longer hold never sends away
+    assert may >= ends_within(hold, wait_s + more, predicted)
+    p95_s = predicted.exec_p95_s if predicted is not None and predicted.is_known else 0.0
+    load_s = 0.0 if predicted is None else predicted.load_s
+    assert may == (wait_s + load_s + p95_s <= hold)

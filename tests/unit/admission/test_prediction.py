@@ -79,6 +79,26 @@ def test_who_waits_waits_for_those_ahead() -> None:
     assert four.wait_s == 2  # four before it, of which all four slots do one each
 
 
+@pytest.mark.parametrize(("jobs", "wait_s"), [(0, 2), (1, 3), (4, 4), (1000, 4)])
+def test_while_jobs_wait_every_other_start_is_one_of_them(jobs: int, wait_s: float) -> None:
+    """Two calls, itself one of them, are to start before it may: and two jobs, if there are so many."""
+    told = measured(slots=2, free=0, busy=2)
+    found = predict([Runner(3, 2, 2.0, told)], BUDGET, jobs=jobs)
+    assert found is not None
+    assert found.wait_s == wait_s
+    free = predict([Runner(1, 2, 2.0, measured(slots=2, free=1, busy=1))], BUDGET, jobs=jobs)
+    assert free is not None
+    assert (free.wait_s, free.has_room) == (0, True)
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
+def test_more_jobs_never_shorten_a_wait(load: int, slots: int, jobs: int, more: int) -> None:
+    waits = [predict([Runner(load, slots + 1, 1.0)], BUDGET, jobs=one) for one in (jobs, jobs + more)]
+    assert waits[0] is not None
+    assert waits[1] is not None
+    assert waits[0].wait_s <= waits[1].wait_s <= 2 * waits[0].wait_s or waits[0].wait_s == waits[1].wait_s
+
+
 def test_a_slot_that_is_kept_for_a_function_is_room_for_it_though_others_fill_the_rest() -> None:
     """Its own bound is one slot; another function's call runs in a second one, and so counts as load."""
     found = predict([Runner(1, 1, 2.0, measured(slots=1, free=1, busy=1))], BUDGET)

@@ -89,10 +89,12 @@ class Answered:
         monkeypatch.setattr(reading, "result", result)
         nothing: Any = None
         watcher: Any = SimpleNamespace(gateway_id="g", actor="g")
-        served: Any = SimpleNamespace(was_served=was_served)
+        served: Any = SimpleNamespace(was_served=was_served, away_s=lambda *_: None)
         submitter: Any = Submitter()
         self.metrics = GatewayMetrics()
-        self.jobs = JobCalls(load_settings(), served, submitter, watcher, nothing, lambda: away, self.metrics)
+        self.jobs = JobCalls(
+            load_settings(), served, submitter, watcher, nothing, lambda: away, self.metrics, lambda *_: None
+        )
         self.reads: list[float | None] = []
         self.looked: list[float] = []
         self.is_served = True

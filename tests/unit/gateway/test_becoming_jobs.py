@@ -25,7 +25,8 @@ from harness.scripted_calls import (
 from harness.scripted_runner import HANG_UP
 
 from headrace.capacity import Capacity, CostTime
-from headrace.gateway import calling, runners
+from headrace.gateway import calling
+from headrace.gateway import serving as serving_module
 from headrace.gateway.asked import ToJob
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import ClientLeft
@@ -322,10 +323,10 @@ def test_one_is_sent_all_the_same_when_nothing_has_run_for_long(tmp_path: Path) 
             await told(here, Capacity(slots=4, p50_s=5.0, mean_s=6.0))
             assert (await problem(here.caller, asked(hold=1, total=1))).code == "deadline-unreachable"
             (serving,) = here.caller._links.serving("echo", "1234")
-            serving._known_at -= runners._TRY_AFTER_S
+            serving._known_at -= serving_module._TRY_AFTER_S
             await here.caller.answer(asked(hold=1, total=1))
             assert (await problem(here.caller, asked(hold=1, total=1))).code == "deadline-unreachable"
-            serving._known_at -= runners._TRY_AFTER_S
+            serving._known_at -= serving_module._TRY_AFTER_S
             await told(here, Capacity(slots=4, p50_s=5.0, mean_s=6.5))  # something has run
             assert (await problem(here.caller, asked(hold=1, total=1))).code == "deadline-unreachable"
 

@@ -25,8 +25,9 @@ from harness.scripted_calls import (
 
 from headrace.domain import Manifest
 from headrace.gateway import calling
+from headrace.gateway.asked import ToJob
 from headrace.gateway.calling import ClientLeft
-from headrace.link.frames import Call, Error, Started, Stop
+from headrace.link.frames import Call, Error, Result, Started, Stop
 
 
 @pytest.fixture(autouse=True)
@@ -134,21 +135,53 @@ def test_every_runner_is_asked_before_a_refusal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "code"),
+    ("reason", "code", "seconds"),
     [
-        ("full", "busy"),
-        ("cold", "busy"),
-        ("degraded", "function-degraded"),
-        ("draining", "no-runner"),
-        ("unknown-interface", "no-runner"),
-        ("a-reason-of-a-later-runner", "no-runner"),
+        ("full", "busy", "4"),
+        ("cold", "busy", "4"),
+        ("degraded", "function-degraded", "10"),  # when the runner tries again
+        ("draining", "no-runner", "4"),
+        ("unknown-interface", "no-runner", "4"),
+        ("a-reason-of-a-later-runner", "no-runner", "4"),
     ],
 )
-def test_the_reason_of_a_refusal_becomes_a_503(tmp_path: Path, reason: str, code: str) -> None:
+def test_the_reason_of_a_refusal_becomes_a_503(tmp_path: Path, reason: str, code: str, seconds: str) -> None:
     async def scenario() -> None:
         async with site(tmp_path, lambda call: refused(call, reason, 4.0)) as here:
             found = await problem(here.caller, asked())
-            assert (found.code, found.status, found.headers["Retry-After"]) == (code, 503, "4")
+            assert (found.code, found.status, found.headers["Retry-After"]) == (code, 503, seconds)
+
+    run(scenario)
+
+
+def test_where_jobs_wait_a_refused_call_is_to_come_when_none_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path, lambda call: refused(call, seconds=4.0)) as here:
+            call = asked()
+            call.clear_s = 40.0
+            found = await problem(here.caller, call)
+            assert (found.code, found.headers["Retry-After"]) == ("busy", "40")
+
+    run(scenario)
+
+
+def test_a_new_runner_is_not_overrun_by_what_others_have_refused(tmp_path: Path) -> None:
+    """As many calls are on their way to it as it has slots: what more comes is a job, or comes again."""
+
+    async def scenario() -> None:
+        async with site(tmp_path, result, refused, slots=2) as here:
+            (new, full) = here.caller._links.serving("echo", "1234")
+            full.mean_s = 0.1
+            new.load = 2
+            became = await here.caller.answer(flexible())
+            assert isinstance(became, ToJob)
+            assert became.reason == "full"
+            assert [len(runner.calls) for runner in here.runners] == [0, 1]
+            here.runners[1].script = lambda call: refused(call, "draining")
+            assert isinstance(await here.caller.answer(flexible()), Result)  # there is nobody else
+            here.runners[1].script = refused
+            new.load = 1
+            assert isinstance(await here.caller.answer(flexible()), Result)
 
     run(scenario)
 

@@ -34,7 +34,9 @@ class NoRoom:
 
 def test_a_call_that_is_too_late_to_be_a_job_counts_as_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, metrics, sent = load_settings(), GatewayMetrics(), list[Any]()
-    jobs = JobCalls(settings, nothing, nothing, cast("Any", Watcher()), nothing, lambda: 0.0, metrics)
+    jobs = JobCalls(
+        settings, nothing, nothing, cast("Any", Watcher()), nothing, lambda: 0.0, metrics, lambda *_: None
+    )
     invoke = Invoke(settings, nothing, nothing, nothing, cast("Any", NoRoom()), jobs, nothing, metrics)
 
     async def accept(exchange: Exchange, _name: str) -> Asked:
@@ -51,7 +53,7 @@ def test_a_call_that_is_too_late_to_be_a_job_counts_as_expired(monkeypatch: pyte
         sent.append(message)
 
     monkeypatch.setattr(invoke, "_accept", accept)
-    asyncio.run(invoke._handle({"headers": [], "path_params": {"name": "echo"}}, receive, send))  # type: ignore[typeddict-item]
+    asyncio.run(invoke({"headers": [], "path_params": {"name": "echo"}}, receive, send))  # type: ignore[typeddict-item]
 
     assert sent[0]["status"] == 504
     assert b"queue-deadline-exceeded" in sent[1]["body"]

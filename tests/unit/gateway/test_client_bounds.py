@@ -29,6 +29,14 @@ class Impatient(Connection):
     look_s: ClassVar = 0.05
 
 
+class Idling(Impatient):
+    """Keeps a connection without a request for a moment only."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.timeout_keep_alive = 0.3
+
+
 async def echo(scope: Any, receive: Any, send: Any) -> None:
     """Tells what it was sent; reads bodies as calls are read."""
     exchange: Any = SimpleNamespace(headers={}, receive=receive, bytes_in=0)
@@ -219,6 +227,21 @@ def test_a_body_that_does_not_come_is_answered(sent: bytes) -> None:
             answer = await everything(address, POST + b"Content-Length: 9\r\n\r\n" + sent)
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"request-timeout" in answer
+
+    run(scenario)
+
+
+def test_a_connection_without_a_request_is_kept_for_a_while() -> None:
+    async def scenario() -> None:
+        async with server(echo, Idling) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            for _ in range(2):
+                writer.write(POST + b"Content-Length: 1\r\n\r\nx")
+                sent_at = asyncio.get_running_loop().time()
+                assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+            assert await reader.read() == b""  # the server has closed it
+            assert asyncio.get_running_loop().time() - sent_at > 0.3
+            writer.close()
 
     run(scenario)
 

@@ -46,6 +46,7 @@ def prepared(
         nothing,
         lambda: 0.0,
         GatewayMetrics(),
+        lambda *_: None,
     )
     exchange = Exchange({}, uuid7(), "r", nothing, nothing, nothing)
     return jobs.prepare(exchange, manifest(), (b"{}", {}), key or KeyRow("k", "o", "o"), wishes)
@@ -137,6 +138,7 @@ def test_a_call_that_waits_for_its_job_does_not_keep_its_input(
         nothing,
         lambda: 0.0,
         GatewayMetrics(),
+        lambda *_: None,
     )
 
     async def send(_message: Any) -> None: ...
@@ -177,10 +179,12 @@ def test_a_followed_job_counts_as_accepted_whatever_became_of_it(
     class Events:
         items, job = 3, None
 
-        def __init__(self, *_: Any) -> None:
+        def __init__(self, *_: Any, **__: Any) -> None:
             self.end = end
 
-        async def follow(self, *_: Any) -> None: ...
+        async def answer(self, exchange: Exchange, *_: Any) -> None:
+            exchange.follows_job, exchange.items = True, self.items
+            await exchange.begin()
 
     async def ignored(*_: Any) -> Any: ...
 
@@ -198,12 +202,13 @@ def test_a_followed_job_counts_as_accepted_whatever_became_of_it(
         nothing,
         lambda: 0.0,
         metrics,
+        lambda *_: None,
     )
     invoke = Invoke(settings, nothing, nothing, nothing, nothing, jobs, nothing, metrics)
     monkeypatch.setattr(invoke, "_accept", accept)
     monkeypatch.setattr(invoke, "_access", SimpleNamespace(info=lambda _, **line: written.append(line)))
     scope: Any = {"headers": [], "path_params": {"name": "f"}}
-    asyncio.run(invoke._handle(scope, ignored, ignored))
+    asyncio.run(invoke(scope, ignored, ignored))
 
     (line,) = written
     assert (line["status"], line["code"], line["items"]) == (status, code, 3)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from headrace.gateway.job_events import last_event_id
+from headrace.gateway.exchange import Exchange
+from headrace.gateway.job_events import goes_on_after, last_event_id
 from headrace.gateway.problems import Problem
 from headrace.gateway.sse import frame
 
@@ -48,3 +51,22 @@ def test_what_is_no_number(value: str) -> None:
         last_event_id(value, None)
     with pytest.raises(Problem, match="bad-request"):
         last_event_id(None, value)
+
+
+def exchange_of(headers: dict[bytes, bytes]) -> Exchange:
+    nothing: Any = None
+    return Exchange(headers, "j", "r", nothing, nothing, nothing)
+
+
+@pytest.mark.parametrize(("header", "number"), [(None, 0), (b"", 0), (b"0", 0), (b"7", 7)])
+def test_a_call_with_a_key_goes_on_after_an_event(header: bytes | None, number: int) -> None:
+    exchange = exchange_of({} if header is None else {b"last-event-id": header})
+    assert goes_on_after(exchange, "k") == number
+
+
+def test_a_call_without_a_key_goes_on_after_none() -> None:
+    for headers in ({}, {b"last-event-id": b"0"}):
+        assert goes_on_after(exchange_of(headers), None) == 0
+    for header in (b"7", b"x", b"1, 2", b"\xe9"):
+        with pytest.raises(Problem, match="malformed-header"):
+            goes_on_after(exchange_of({b"last-event-id": header}), None)

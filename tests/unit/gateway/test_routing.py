@@ -16,15 +16,20 @@ from headrace.gateway import explaining
 from headrace.gateway.asked import Record, ToJob
 from headrace.gateway.becoming import new_job
 from headrace.gateway.digest import digest_of
+from headrace.gateway.lanes import Lanes
 from headrace.gateway.problems import Problem
 from headrace.gateway.routing import Routing
+from headrace.ledger.lanes import LaneStanding
+from headrace.link.frames import Pong
 from headrace.settings import load_settings
 
 # ---------------------------------------------------------------------- decisions
 
 
-def routing(here: Site, away: float = 0.0) -> Routing:
-    return Routing(here.caller._links, 0.25, lambda: away)
+def routing(
+    here: Site, away: float = 0.0, lanes: Lanes | None = None, gone_s: float | None = None
+) -> Routing:
+    return Routing(here.caller._links, 0.25, lambda: away, lanes, lambda _name, _interface: gone_s)
 
 
 def decided(way: Routing, hold: float = 10) -> Decision:
@@ -65,9 +70,52 @@ def test_without_a_runner_that_can_run_it_no_call_goes_on(tmp_path: Path) -> Non
     async def scenario() -> None:
         async with site(tmp_path, result) as here:
             (serving,) = here.caller._links.serving("echo", "1234")
-            serving.degraded = "broken"
-            assert decided(routing(here)) == Refused("function-degraded", 5)
-        assert decided(routing(here)) == Refused("no-runner", 5)
+            for degraded in ("broken", "broken, and otherwise"):
+                serving.told(Pong(degraded={"echo": degraded}), "echo")
+            assert decided(routing(here)) == Refused("function-degraded", 10)  # the first try again
+            serving.degraded_at = time.monotonic() - 70
+            found = decided(routing(here))
+            assert isinstance(found, Refused)
+            assert found.retry_after_s == pytest.approx(70, abs=5)
+        assert decided(routing(here)) == Refused("no-runner", 600)  # it never had one
+        assert decided(routing(here, gone_s=33)) == Refused("no-runner", 33)
+        here.caller._links.load_s["echo"] = 20
+        assert decided(routing(here, gone_s=33)) == Refused("no-runner", 53)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("mean_s", "wait_s", "clear_s"), [(2.0, 4.0, 30.0), (0.1, 0.2, 0.0)])
+def test_jobs_that_wait_take_every_other_turn(
+    tmp_path: Path, mean_s: float, wait_s: float, clear_s: float
+) -> None:
+    """Behind them a call gets a slot by waiting briefly where executions are short; else when none waits."""
+    lanes = Lanes()
+    lanes.told(
+        {
+            "echo": LaneStanding(
+                name="echo",
+                waiting=9,
+                waiting_cost=9.0,
+                rate=1.0,
+                is_measured=True,
+                places=1,
+                line_s=30.0,
+            )
+        }
+    )
+
+    async def scenario() -> None:
+        async with site(tmp_path, result, slots=1) as here:
+            (serving,) = here.caller._links.serving("echo", "1234")
+            serving.load, serving.mean_s = 1, mean_s
+            found = routing(here, lanes=lanes).snapshot(flexible().manifest, 0.0)
+            assert found.predicted is not None
+            assert (found.predicted.wait_s, found.clear_s) == (wait_s, clear_s)
+            document = json.loads(
+                routing(here, lanes=lanes).explain(flexible().manifest, Span(10, 100), Wish(), 0.0)
+            )
+            assert (document["lane"]["waiting"], document["lane"]["line_s"]) == (9, 30)
 
     run(scenario)
 
@@ -79,6 +127,27 @@ def test_times_that_were_measured_decide(tmp_path: Path) -> None:
             serving.capacity = Capacity(slots=4, free=4, mean_s=1, p95_s=3, known=50)
             assert isinstance(decided(routing(here), hold=3), Sync)
             assert decided(routing(here), hold=2.9) == Job(0, "over-hold")
+
+    run(scenario)
+
+
+def test_what_can_not_end_before_its_deadline_is_no_job_either(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path, result, result) as here:
+            way, one = routing(here), flexible().manifest
+            slow, fast = here.caller._links.serving("echo", "1234")
+            for serving, median_s in ((slow, 20.0), (fast, 12.0)):
+                serving.capacity = Capacity(slots=4, mean_s=12, p50_s=median_s, known=50)
+                serving._known_at = time.monotonic()
+            way.require_time(one, 12.0, 0.0)
+            with pytest.raises(Problem) as caught:
+                way.require_time(one, 11.0, 0.0)
+            assert caught.value.code == "deadline-unreachable"
+            fast._known_at -= 60  # nothing has been executed for long: one is tried
+            way.require_time(one, 11.0, 0.0)
+            with pytest.raises(Problem):
+                way.require_time(one, 11.0, 0.0)
+        way.require_time(one, 11.0, 0.0)  # nobody is there to know
 
     run(scenario)
 
@@ -161,3 +230,4 @@ def test_an_explanation(decision: Decision, told: tuple[Any, ...]) -> None:
     assert document["predicted"] == {**predicted._asdict(), "wait_s": 0.123457}
     nothing = explaining.explanation(Span(10, 100), Snapshot(None, 0.25), Refused("no-runner", 5))
     assert json.loads(nothing)["predicted"] is None
+    assert json.loads(nothing)["lane"] is None

@@ -14,7 +14,7 @@ from harness.scripted_runner import SECRET
 from headrace.capacity import Capacity
 from headrace.gateway import runners
 from headrace.gateway.functions import state_of
-from headrace.gateway.runners import Serving
+from headrace.gateway.serving import Serving
 from headrace.link.frames import (
     Call,
     Error,
