@@ -171,6 +171,7 @@ class Runner:
             serves=tuple(self._functions),
             log_errors=settings.log_errors,
             memory=settings.memory,
+            nice=settings.executor_nice,
         )
         warden = self._start_warden(supervisor, stack)
         stack.push_async_callback(end, asyncio.create_task(FAMILY.keep_server_going()))

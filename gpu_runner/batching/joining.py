@@ -8,7 +8,7 @@ that another is expected within the batch's `max_wait`, as long as they go on to
 `max_wait` in all, and for no more of them than the lot before had direct ones, as those are the callers who
 may call again. The first of them to come back finds the slot free and lingers for the others; where other
 slots are free as well, for its share of them. A lot doesn't linger while jobs or other functions want the
-slot, and runs as soon as a call of another function has to wait for it.
+slot, and runs as soon as a call of another function has to wait for it, or jobs may, as no other is free.
 """
 
 from __future__ import annotations

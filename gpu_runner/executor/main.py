@@ -34,6 +34,7 @@ from gpu_runner.executor.loop import BodiesLoop
 from gpu_runner.executor.making import Maker
 from gpu_runner.executor.memory import keep_freed
 from gpu_runner.executor.pools import Pools
+from gpu_runner.executor.priority import lead_group
 from gpu_runner.executor.residency import Residency
 from gpu_runner.executor.running import Running
 from gpu_runner.executor.starts import Start
@@ -78,19 +79,21 @@ class ExecutorConfig(msgspec.Struct, frozen=True):
     """Of `memory`, what those may take together."""
     memory: int = 0
     """What all executors may take of a CUDA device together, in bytes; 0: what is usual."""
+    nice: int = 0
+    """By how much it comes after other processes of the machine, 0 to 19."""
 
 
 def run(connection: socket.socket, config: bytes) -> None:
     """The target of the child process; `config` is an `ExecutorConfig` as JSON."""
     signal_on_parent_death(signal.SIGKILL)
-    os.setpgid(0, 0)  # one group with all that functions start: it is killed as one
+    settings = msgspec.json.decode(config, type=ExecutorConfig)
+    lead_group(settings.nice)  # with all that functions start: it is killed as one
     adopt_orphans()  # what leaves the group stays below this process, and is found when it ends
     leave_fork_server()
     for number in (signal.SIGINT, signal.SIGTERM, INTERRUPT):
         # The supervisor ends executors: by closing the channel, or with SIGKILL. No body runs yet.
         signal.signal(number, signal.SIG_IGN)
     stacks_fd = open_stacks()
-    settings = msgspec.json.decode(config, type=ExecutorConfig)
     if settings.logs_plainly:
         logs.configure_plain()
     else:

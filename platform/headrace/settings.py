@@ -47,6 +47,7 @@ _ALLOWED: Final = {
     "outage_grace": "seconds from 0 to 3600",
     "start_patience": "seconds from 0 to 3600",
     "executors": "a whole number from 1 to 64",
+    "executor_nice": "a whole number from 0 (as other processes) to 19",
     "log_errors": "true or false",
     "lease": "seconds from 1 to 3600",
     "result_ttl": "seconds from 1 to 315360000",
@@ -112,6 +113,7 @@ class Settings(BaseSettings):
     outage_grace: float = Field(30, ge=0, le=3600, description="how long calls go on without Postgres")
     start_patience: float = Field(60, ge=0, le=3600, description="how long a start waits for Postgres")
     executors: int = Field(1, ge=1, le=64, description="executor processes of each runner")
+    executor_nice: int = Field(0, ge=0, le=19, description="by how much executors come after the rest")
     log_errors: bool = Field(False, description="log messages of functions' exceptions; they may hold inputs")
     runner_metrics: str = Field("", description="where a runner serves /metrics")
     lease: float = Field(30, ge=1, le=3600, description="how long a silent runner keeps its jobs")

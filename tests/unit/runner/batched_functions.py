@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, field_serializer, field_validator
 
 from headrace import Batch, Call, InvalidInput, Limits, PermanentError, TransientError, function
 from headrace.errors import CallStopped
@@ -140,3 +140,21 @@ def fails_when_told(inputs: list[Ask], *, calls: list[Call]) -> list[str]:
             wait(inputs, calls)
         raise RuntimeError("out of order")
     return upper(inputs)
+
+
+class Written(BaseModel):
+    after: str
+
+    @field_serializer("after")
+    def once_it_is_there(self, after: str) -> str:
+        give_up_at = time.monotonic() + LONG_S
+        while not Path(after).exists():
+            assert time.monotonic() < give_up_at
+            time.sleep(0.002)
+        return after
+
+
+@function(batch=BATCH)
+def written(inputs: list[Ask]) -> list[Written]:
+    """Outputs that become JSON once the file is there that is noted."""
+    return [Written(after=one.note) for one in inputs]

@@ -173,10 +173,11 @@ def until(path: Path, text: str) -> None:
 
 
 @contextmanager
-def child(*modules: str, threads: int = 1) -> Iterator[Child]:
+def child(*modules: str, threads: int = 1, nice: int = 0) -> Iterator[Child]:
     """An executor that is ready."""
     context = start_fork_server(())
-    config = ExecutorConfig(functions=modules, device="cpu", threads=threads, path=(*sys.path, HERE))
+    path = (*sys.path, HERE)
+    config = ExecutorConfig(functions=modules, device="cpu", threads=threads, path=path, nice=nice)
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

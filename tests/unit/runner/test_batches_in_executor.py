@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from child import Child, child
@@ -20,6 +21,14 @@ def test_joined_calls_run_once_and_each_gets_its_own_output(executor: Child, fun
     assert batch.outcomes == ["A", "B", "C", "D", "E"]
     assert list(batch.answers) == batch.ids
     assert batch.passes == (5,)
+
+
+def test_an_answer_leaves_before_the_next_output_is_encoded(executor: Child, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    batch = executor.run_batch("written", {}, {"note": str(gate)})
+    batch.answers[batch.ids[0]] = executor.answer(batch.ids[0])
+    gate.touch()
+    assert executor.end(batch).outcomes == [{"after": "/dev/null"}, {"after": str(gate)}]
 
 
 def test_a_batch_of_one_is_a_call(executor: Child) -> None:

@@ -123,3 +123,35 @@ def test_jobs_join_it_and_it_runs_with_all_that_were_claimed_together() -> None:
         assert not bench.supervisor._calls
 
     run(scenario)
+
+
+@pytest.mark.parametrize("is_free_beside", [False, True])
+def test_jobs_that_are_announced_hurry_it_unless_another_slot_is_free(is_free_beside: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = bench.executors
+        lot = linger(bench)
+        slots = bench.supervisor.slots_of("join")
+        if is_free_beside:
+            second.become_ready()
+        bench.supervisor.placing.hear([slots])
+        assert bool(lot.started_at) != is_free_beside
+        assert slots.turns.reserved == is_free_beside  # there the job is going to start
+        bench.supervisor.joining.hurry()
+        end(first)
+        assert not bench.supervisor._calls
+
+    run(scenario)
+
+
+def test_jobs_that_are_announced_for_other_slots_leave_it_alone() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, _ = bench.executors
+        lot = linger(bench)
+        other = bench.supervisor.slots_of("pair")
+        assert other is not bench.supervisor.slots_of("join")
+        bench.supervisor.placing.hear([other])
+        assert not lot.started_at
+        bench.supervisor.joining.hurry()
+        end(first)
+
+    run(scenario)

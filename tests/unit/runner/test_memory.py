@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from gpu_runner.executor import memory as executor_memory
 from gpu_runner.executor.memory import DeviceMemory
 from gpu_runner.executor.residency import Residency
 from gpu_runner.frames import AboutModels, Loaded
@@ -174,6 +175,38 @@ def test_what_a_body_frees_is_kept_for_the_next_until_it_is_given_back() -> None
     assert less_at_last > 16 * 2**20
     faults, less, _ = take_and_free()
     assert faults > 25 * pages  # else the test above says nothing
+    assert less > 16 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("environment", "parameters"),
+    [
+        ({}, [-1, -3]),
+        ({"MALLOC_TRIM_THRESHOLD_": "4096"}, [-3]),
+        ({"MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_ARENA_MAX": "2"}, [-1]),
+        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=4096:glibc.malloc.mmap_threshold=8192"}, []),
+        ({"GLIBC_TUNABLES": "glibc.malloc.perturb=1"}, [-1, -3]),
+    ],
+)
+def test_what_an_operator_has_set_of_the_allocator_stays(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], parameters: list[int]
+) -> None:
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    library = SimpleNamespace(mallopt=lambda parameter, _: was_set.append(parameter))
+    monkeypatch.setattr(executor_memory.ctypes, "CDLL", lambda _: library)
+    was_set: list[int] = []
+    executor_memory.keep_freed()
+    assert was_set == parameters
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this is the GNU C library's allocator")
+def test_an_operator_may_have_all_returned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
+    _, less, _ = take_and_free("keep")
     assert less > 16 * 2**20
 
 

@@ -46,6 +46,7 @@ def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
         "outage_grace": 30.0,
         "start_patience": 60.0,
         "executors": 1,
+        "executor_nice": 0,
         "log_errors": False,
         "runner_metrics": "",
         "lease": 30.0,
