@@ -133,6 +133,13 @@ def read(path: Path) -> dict[str, tuple[int, int]]:
                 r"^accepted until executed: p50 ",
             ],
         ),
+        (
+            "places.py",
+            ["--seconds", "5", "--modes", "key", "--gateways", "2", "--distributions", "erlang"],
+            [
+                r"^\| erlang \| 2 \| its key \| .* \| 0 \| 0 \| \d+\.\d% \| \d+ \|$",
+            ],
+        ),
     ],
 )
 @pytest.mark.slow

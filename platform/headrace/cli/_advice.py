@@ -8,6 +8,11 @@ from typing import Final
 
 from headrace.gateway.problem_kinds import KINDS
 
+_COME_BACK: Final = (
+    "Try again after `Retry-After` seconds, or let the command do so, with its place in line: "
+    "`headrace call NAME INPUT --patience TIME`."
+)
+
 _OWN: Final[Mapping[str, str]] = {
     "missing-key": "Give one by --key or HEADRACE_KEY; an operator makes keys with `headrace keys create`.",
     "unknown-function": (
@@ -28,7 +33,13 @@ _OWN: Final[Mapping[str, str]] = {
     ),
     "busy": (
         "Try again after `Retry-After` seconds, or make it a job, which waits for its turn: "
-        "`headrace call NAME INPUT --async`. More room is the operator's to give (HEADRACE_EXECUTORS)."
+        "`headrace call NAME INPUT --async`. `--patience TIME` comes back by itself. More room is the "
+        "operator's to give (HEADRACE_EXECUTORS)."
+    ),
+    "backlog-full": _COME_BACK,
+    "no-capacity": (
+        f"{_COME_BACK} A job may wait as long as the function's `queue` budget and --deadline allow; more "
+        "runners are the operator's to give."
     ),
     "hold-exceeded": (
         "Send less in one call, or make it a job: `headrace call NAME INPUT --async`. More time is for the "

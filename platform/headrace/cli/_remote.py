@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.output import plain
+from headrace.cli.output import one_line, plain
 
 if TYPE_CHECKING:
-    from headrace.client import CallRefused, Client
+    from headrace.client import CallRefused, Client, ClientError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -62,6 +62,14 @@ def connected(url: str | None, key: str | None) -> Generator[Client]:
         if not target.is_local or "refused" not in str(error):
             raise
         raise Unreachable(f"{error}: is `headrace up` running?") from None
+
+
+def outage(error: ClientError) -> str:
+    """A line, indented so that it stays, about a site that is waited for."""
+    from headrace.client import PATIENCE_S, Unreachable  # noqa: PLC0415 - slow to load
+
+    said = "the gateway does not answer" if isinstance(error, Unreachable) else str(error)
+    return f"  {one_line(said, None)}, waiting up to {PATIENCE_S:.0f} s"
 
 
 def explain(refusal: CallRefused, target: Target) -> list[str]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 import click
 from rich_click import RichCommand, RichGroup
 
-from headrace.cli._remote import connected, site_options
+from headrace.cli._remote import connected, outage, site_options
 from headrace.cli.output import columns, on_one_line, one_line, show
 from headrace.domain import FINAL, State
 
 if TYPE_CHECKING:
-    from headrace.client import Client, ClientError, Job
+    from headrace.client import Client, Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -247,21 +247,13 @@ def _watch(client: Client, job_id: str, as_json: bool) -> Job:
     if job["status"] in FINAL and not as_json:
         return job
     if as_json:
-        for event in client.events(job_id, on_outage=lambda error: click.echo(_outage(error), err=True)):
+        for event in client.events(job_id, on_outage=lambda error: click.echo(outage(error), err=True)):
             click.echo(on_a_line(with_result(client, job_id, event)))
         return client.job(job_id)
     room = columns(sys.stderr)
     with Progress(job["status"]) as progress:
-        for event in client.events(job_id, on_outage=lambda error: progress.tell(_outage(error))):
+        for event in client.events(job_id, on_outage=lambda error: progress.tell(outage(error))):
             if text := step(event):
                 # The spinner takes two characters.
                 progress.tell(one_line(text, room and room - 2))
     return client.job(job_id)
-
-
-def _outage(error: ClientError) -> str:
-    """A line, indented so that it stays, about a site that is waited for."""
-    from headrace.client import PATIENCE_S, Unreachable  # noqa: PLC0415 - slow to load
-
-    said = "the gateway does not answer" if isinstance(error, Unreachable) else str(error)
-    return f"  {one_line(said, None)}, waiting up to {PATIENCE_S:.0f} s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.client.client import Client, Job, Page
-from headrace.client.errors import CallRefused, ClientError, Unreachable
+from headrace.client.errors import CallRefused, ClientError, Restarted, Unreachable
 from headrace.client.events import PATIENCE_S, Event
 from headrace.client.streams import Stream
 
@@ -15,6 +15,7 @@ __all__ = [
     "Event",
     "Job",
     "Page",
+    "Restarted",
     "Stream",
     "Unreachable",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast
 from urllib.parse import quote
@@ -14,7 +15,9 @@ import httpx2
 from headrace.client.errors import CallRefused, ClientError, Unreachable
 from headrace.client.events import Event, Follower
 from headrace.client.following import output_of
-from headrace.client.streams import CONNECT_S, SILENCE_S, Stream
+from headrace.client.patience import until_taken
+from headrace.client.resuming import resumed
+from headrace.client.streams import CONNECT_S, SILENCE_S, Stream, Told, directly
 from headrace.domain import Priority
 
 _ERRNO: Final = re.compile(r"^\[Errno -?\d+\] ")
@@ -44,6 +47,8 @@ class Client:
     """
 
     def __init__(self, url: str, key: str = "", *, timeout: float = 120.0) -> None:
+        self.on_wait: Callable[[CallRefused], None] | None = None
+        """Told of each refusal that the `patience` of a call waits for."""
         self._url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx2.Timeout(timeout, connect=CONNECT_S)
@@ -60,6 +65,8 @@ class Client:
         idempotency_key: str | None = None,
         deadline: float | None = None,
         priority: Priority | None = None,
+        patience: float = 0,
+        place: str | None = None,
     ) -> Any:
         """Call a function and return its output, however long it takes: a job that it becomes is followed.
 
@@ -72,9 +79,12 @@ class Client:
             idempotency_key: made again with it, the call is executed once.
             deadline: seconds within which it has to be done; it only shortens.
             priority: its class, where it is a job.
+            patience: seconds for which a refusal for want of room isn't the end: the call is made again
+                when the site says, with its place in line, and never sooner. Each try has the whole deadline.
+            place: a place in line, as an earlier refusal has given it (`CallRefused.place`).
         """
         request = _with_wishes(_body(input), idempotency_key, deadline, priority)
-        response = self._ask("POST", _path("fn", name), **request)
+        response = self._until_taken(name, request, patience, place)
         if response.status_code == 202:
             return output_of(self, self._object(response, 202))
         return self._json(response, 200)
@@ -84,31 +94,43 @@ class Client:
         name: str,
         input: Any,  # noqa: A002 - likewise
         *,
+        idempotency_key: str | None = None,
         deadline: float | None = None,
+        priority: Priority | None = None,
         on_progress: Callable[[float, str], None] | None = None,
+        on_restart: Callable[[int], None] | None = None,
+        on_outage: Callable[[ClientError], None] | None = None,
     ) -> Stream:
         """Call a function, and yield the items of its output as they are made; the output itself comes last.
 
         The call is made when the first item is asked for. Of a function that doesn't stream there are none.
         The stream's `result` is None before the end; its `close()` ends it sooner, and stops the function.
 
+        With an idempotency key the call is a job. A lost connection is made again, for up to a minute, and
+        the stream goes on with the item after the last one; whoever leaves doesn't stop the function.
+
         Args:
             name: the function's name.
             input: any JSON value, or JSON as bytes, which are sent as they are.
+            idempotency_key: makes it a job. Made again with it, the call gives the same items from the first
+                one on.
             deadline: seconds within which it has to be done; it only shortens.
+            priority: its class, where it is a job.
             on_progress: told how far the function is: the fraction that is done, and what it says.
+            on_restart: told that a start of the job was lost, so that the items begin anew, and how many are
+                void by that: all so far. By default `Restarted` is raised then.
+            on_outage: told once, each time that the site is away and is waited for.
         """
-        request = _with_wishes(_body(input), None, deadline, None)
+        request = _with_wishes(_body(input), idempotency_key, deadline, priority)
+        if idempotency_key is not None:
+            wanted = functools.partial(self._followed, _path("fn", name), request, on_outage)
+            return Stream(wanted, on_progress, on_restart)
         # A job would go on without its reader, and an item of a lost start would come twice.
         own = {"Accept": "text/event-stream", "Headrace-Async": "never"}
         request["headers"] = {**request.get("headers", {}), **own}
         limits = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        return Stream(
-            lambda: self._http.stream("POST", _path("fn", name), timeout=limits, **request),
-            self._refused,
-            self._lost,
-            on_progress,
-        )
+        open_ = functools.partial(self._http.stream, "POST", _path("fn", name), timeout=limits, **request)
+        return Stream(functools.partial(directly, open_, self._refused, self._lost), on_progress)
 
     def submit(
         self,
@@ -119,6 +141,8 @@ class Client:
         idempotency_key: str | None = None,
         deadline: float | None = None,
         priority: Priority | None = None,
+        patience: float = 0,
+        place: str | None = None,
     ) -> Job:
         """Submit a call as a job, and return the job.
 
@@ -129,10 +153,12 @@ class Client:
             idempotency_key: submitted again with it, the call is the same job.
             deadline: seconds within which it has to be done; it only shortens.
             priority: its class.
+            patience: seconds for which a refusal for want of room isn't the end, as in `call`.
+            place: a place in line, as an earlier refusal has given it.
         """
         request = _with_wishes(_body(input), idempotency_key, deadline, priority)
         request["headers"] = {**request.get("headers", {}), "Prefer": _prefer("respond-async", wait)}
-        response = self._ask("POST", _path("fn", name), **request)
+        response = self._until_taken(name, request, patience, place)
         if response.status_code == 200:  # within `wait`: the output itself
             if not (job_id := response.headers.get("Headrace-Job-Id")):
                 raise Unreachable(f"the server at {self._url} answered with an output, not with a job")
@@ -279,11 +305,31 @@ class Client:
     ) -> None:
         self.close()
 
+    def _followed(
+        self, path: str, call: Mapping[str, Any], on_outage: Callable[[ClientError], None] | None
+    ) -> Generator[Told]:
+        events = Follower(self._http, path, None, self._refused, self._lost, on_outage, call)
+        return resumed(events, functools.partial(output_of, self), self._lost)
+
     def _ask(self, method: str, path: str, **request: Any) -> httpx2.Response:
         try:
             return self._http.request(method, path, **request)
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             raise self._lost(error) from None
+
+    def _until_taken(
+        self, name: str, request: dict[str, Any], patience: float, place: str | None
+    ) -> httpx2.Response:
+        """The answer to a call, which is made again while that is "not now"."""
+        own = request.get("headers", {})
+
+        def ask(more: Mapping[str, str]) -> httpx2.Response:
+            return self._ask("POST", _path("fn", name), **{**request, "headers": {**own, **more}})
+
+        may_repeat = "Idempotency-Key" in own
+        return until_taken(
+            ask, self._refused, patience=patience, place=place, may_repeat=may_repeat, on_wait=self.on_wait
+        )
 
     def _lost(self, error: Exception) -> Unreachable:
         reason = _ERRNO.sub("", str(error)) or type(error).__name__

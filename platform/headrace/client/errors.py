@@ -2,6 +2,7 @@
 
 ClientError
 ├── Unreachable   no answer: wrong address, gateway down, connection lost
+├── Restarted     the function began anew: the items that a stream has given are void
 └── CallRefused   an answer that isn't the result; carries the problem document
 """
 
@@ -37,6 +38,25 @@ class Unreachable(ClientError):
     """The gateway gave no answer."""
 
 
+class Restarted(ClientError):
+    """The start whose items a stream has given was lost, and the function begins anew: they are void.
+
+    The job goes on: the same call with the same key gives all items of its newest start.
+
+    Args:
+        void: how many items the stream has given.
+        job_id: the job that the call is.
+    """
+
+    def __init__(self, void: int, job_id: str) -> None:
+        super().__init__(
+            f"The function was started again: the {void} items so far are void. The call goes on as the job "
+            f"{job_id}; made again with its idempotency key, it gives the items from the first one on."
+        )
+        self.void = void
+        self.job_id = job_id
+
+
 class CallRefused(ClientError):
     """The gateway answered with a problem (RFC 9457).
 
@@ -44,6 +64,9 @@ class CallRefused(ClientError):
         status: the HTTP status.
         problem: the document; empty when the answer wasn't one, as from a proxy.
         retry_after: when to come back, in seconds, if the answer said so.
+
+    Its `place` is a place in line, where the answer has given one: a call that is made with it after
+    `retry_after` seconds, and at most 5 s later, comes before others. Else it is empty.
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any], retry_after: int | None = None) -> None:
@@ -54,6 +77,7 @@ class CallRefused(ClientError):
         says_all = detail.startswith(title)  # as in "The function failed."
         super().__init__(detail if says_all else f"{title}: {detail}" if detail else title)
         self.job_id = str(problem.get("job_id") or "")
+        self.place = str(problem.get("place") or "")
 
     @property
     def code(self) -> str:

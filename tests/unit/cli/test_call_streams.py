@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.job_commands import command, run
-from harness.scripted_site import ScriptedSite, event, scripted_site, stream
+from harness.scripted_site import Answer, ScriptedSite, document, event, scripted_site, stream
 
 ITEMS = [event("item", 1, {"text": "ä"}), event("item", 2, "a\x1b[2J")]
 FAILED = {"code": "function-failed", "title": "The function failed", "status": 500, "detail": "It broke."}
@@ -72,9 +72,55 @@ def test_ctrl_c_leaves_the_stream(site: ScriptedSite) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    "option", [["--async"], ["--idempotency-key", "k"], ["--priority", "low"]], ids=lambda one: one[0]
-)
+JOB = "0199e0a0-0000-7000-8000-000000000001"
+RUNNING = event("state", 1, {"status": "running", "attempt": 1})
+AGAIN = event("state", 3, {"status": "running", "attempt": 2})
+DONE = event("result", 9, {"job_id": JOB, "status": "succeeded", "result": "all"})
+
+
+def told(*parts: bytes | threading.Event) -> Answer:
+    answer = stream(*parts)
+    answer.headers["Headrace-Job-Id"] = JOB
+    return answer
+
+
+def test_with_a_key_it_goes_on_over_a_lost_connection(site: ScriptedSite) -> None:
+    busy = document({"code": "database-unavailable", "title": "No"}, 503, Retry_After="0")
+    site.on("POST /fn/tell", told(RUNNING, event("item", 2, 1)), busy, told(event("item", 3, 2), DONE))
+    done = run(site, "call", "tell", "--stream", "--idempotency-key", "k", "--priority", "low")
+
+    assert (done.returncode, done.stdout) == (0, "1\n2\n")
+    assert "waiting up to 60 s" in done.stderr
+    assert [one.headers["Last-Event-ID"] for one in site.asked] == [None, "2", "2"]
+    assert {one.headers["Idempotency-Key"] for one in site.asked} == {'"k"'}
+    assert site.asked[0].headers["Headrace-Priority"] == "low"
+
+
+def test_a_program_is_not_given_the_items_twice(site: ScriptedSite) -> None:
+    site.on("POST /fn/tell", told(RUNNING, event("item", 2, 1), AGAIN, event("item", 4, 1), DONE))
+    done = run(site, "call", "tell", "--stream", "--idempotency-key", "k")
+
+    assert (done.returncode, done.stdout) == (1, "1\n")
+    assert "the 1 items so far are void" in done.stderr
+    assert JOB in done.stderr
+
+
+def test_ctrl_c_leaves_the_stream_of_a_job_that_goes_on(site: ScriptedSite) -> None:
+    goes_on = threading.Event()
+    site.on("POST /fn/tell", told(RUNNING, event("item", 2, 1), goes_on))
+
+    with started(site, "call", "tell", "--stream", "--idempotency-key", "k") as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=20)
+    goes_on.set()
+
+    assert running.returncode == 130
+    assert f"headrace jobs follow {JOB}" in errors
+
+
+@pytest.mark.parametrize("option", [["--async"], ["--priority", "low"]], ids=lambda one: one[0])
 def test_a_stream_is_of_no_job(site: ScriptedSite, option: list[str]) -> None:
     done = run(site, "call", "tell", "--stream", *option)
 

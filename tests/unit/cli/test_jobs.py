@@ -21,7 +21,7 @@ from harness.job_commands import (
     run,
     states,
 )
-from harness.scripted_site import ScriptedSite, document, event, scripted_site, stream
+from harness.scripted_site import Answer, ScriptedSite, document, event, scripted_site, stream
 
 from headrace.site.address import free_port
 
@@ -62,6 +62,50 @@ def test_a_person_is_told_how_to_go_on(site: ScriptedSite) -> None:
 
     assert status == 0
     assert f"`headrace jobs follow {JOB}` waits for the result" in shown
+
+
+# ---------------------------------------------------------------------- --patience
+
+
+def full(seconds: int, place: str) -> Answer:
+    problem = {"code": "no-capacity", "title": "It could not start in time", "detail": "No.", "place": place}
+    return document(problem, 503, Retry_After=str(seconds))
+
+
+def test_a_refused_person_is_told_when_to_come_back_and_how(site: ScriptedSite) -> None:
+    site.on("POST /fn/echo", full(7, OTHER))
+    done = run(site, "call", "echo", "--patience", "5s")
+
+    assert (done.returncode, done.stdout, len(site.asked)) == (1, "", 1)
+    first, second = done.stderr.splitlines()
+    assert first == "headrace: It could not start in time: No."
+    assert "Try again after 7 s, " in second
+    assert "--patience TIME" in second
+
+
+@pytest.mark.parametrize("way", [(), ("--async",)])
+def test_with_patience_a_command_comes_back_with_its_place(site: ScriptedSite, way: tuple[str, ...]) -> None:
+    site.on("POST /fn/echo", full(1, OTHER), document(QUEUED, 202))
+    site.on(f"GET {PATH}", document(DONE))
+    done = run(site, "call", "echo", "--patience", "1m", *way)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one.headers["Headrace-Place"] for one in site.requests("POST")] == [None, OTHER]
+
+
+def test_a_person_sees_what_is_waited_for(site: ScriptedSite) -> None:
+    site.on("POST /fn/echo", full(1, OTHER), document(QUEUED, 202))
+    shown, status = on_a_terminal(site, "call", "echo", "--async", "--patience", "60")
+
+    assert status == 0
+    assert "It could not start in time: coming back in 1 s" in shown
+
+
+def test_a_stream_has_no_place(site: ScriptedSite) -> None:
+    done = run(site, "call", "echo", "--stream", "--patience", "60")
+
+    assert (done.returncode, site.asked) == (2, [])
+    assert "--patience is of a call without --stream" in done.stderr
 
 
 # ---------------------------------------------------------------------- list
