@@ -9,8 +9,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up dev demo load test test-full lint format schema clean \
-	bench bench-batching bench-bloat bench-dev bench-executors bench-fairness bench-generation bench-handover bench-items \
-	bench-jobs bench-ledger bench-limits bench-models bench-restart
+	bench bench-batching bench-bloat bench-dev bench-executors bench-fairness bench-generation bench-goodput \
+	bench-handover bench-items bench-jobs bench-ledger bench-limits bench-models bench-ordinary bench-places \
+	bench-prediction bench-restart
 .NOTPARALLEL:
 
 help: ## list the commands
@@ -36,8 +37,8 @@ test: $(READY) ## run the tests
 test-full: $(READY) ## run all tests, the slow ones included
 	@$(PYTEST)
 
-bench: $(READY) ## measure the CPU time of one call of a function that does nothing
-	@$(BIN)/python loadtests/call_cost.py
+bench: $(READY) ## measure the CPU time of a call that does nothing; beside LitServe: ARGS="--peer"
+	@$(BIN)/python loadtests/call_cost.py $(ARGS)
 
 bench-ledger: $(READY) ## measure what one job costs the ledger, empty and full (a few minutes)
 	@$(BIN)/python loadtests/ledger_cost.py
@@ -63,8 +64,20 @@ bench-fairness: $(READY) ## measure what an owner with a long backlog costs anot
 bench-generation: $(READY) ## measure generated tokens per second, through the platform and by the library alone
 	@$(BIN)/python loadtests/generation.py $(ARGS)
 
+bench-goodput: $(READY) ## count calls done in time at capacity and at three times it (3 minutes); beside LitServe: ARGS="--peer"
+	@$(BIN)/python loadtests/goodput.py $(ARGS)
+
+bench-ordinary: $(READY) ## measure 202s, status queries and refusals, idle and with every slot busy (7 minutes)
+	@$(BIN)/python loadtests/ordinary.py $(ARGS)
+
+bench-prediction: $(READY) ## compare predicted waits and totals with measured ones, as the load triples and falls (2 minutes)
+	@$(BIN)/python loadtests/predictions.py $(ARGS)
+
 bench-handover: $(READY) ## make 5,000 calls that end about when their hold does, and count answers and executions (2 minutes)
 	@$(BIN)/python loadtests/handover.py $(ARGS)
+
+bench-places: $(READY) ## overload sites, count who comes back when told, and compare with a simple queue (an hour)
+	@$(BIN)/python loadtests/places.py --report docs/budgets $(ARGS)
 
 bench-models: $(READY) ## wear an executor for half an hour with two models of which one fits, and print its memory
 	@$(BIN)/python loadtests/residency.py $(ARGS)
