@@ -37,6 +37,7 @@ CREATE TYPE public.flow_state AS (
 	end_at timestamp with time zone,
 	front_at timestamp with time zone,
 	places bigint,
+	owned bigint,
 	limit_s double precision,
 	line_work double precision,
 	kept_work double precision
@@ -111,6 +112,30 @@ CREATE TYPE public.procrastinate_job_to_defer_v1 AS (
 	args jsonb,
 	scheduled_at timestamp with time zone
 );
+
+
+--
+-- Name: active_flows_v1(public.lane_state); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.active_flows_v1(p_lane public.lane_state) RETURNS TABLE(owner_id uuid, weight double precision)
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    SELECT j.owner_id, j.weight FROM job j
+    WHERE p_lane.waiting <= 500 AND j.function = p_lane.name AND j.state = 'queued'
+    UNION
+    SELECT o.owner_id, o.weight FROM lane l JOIN lane_owner o ON o.lane = l.name
+    WHERE p_lane.waiting > 500 AND l.name = p_lane.name AND o.last_tag > l.virtual_time
+    UNION
+    SELECT p.owner_id, p.weight FROM place p
+    WHERE p_lane.places > 0 AND p.lane = p_lane.name
+        AND p.due_at <= v_now + place_early_v1() AND p.told_at >= v_now - place_late_v1();
+END;
+$$;
 
 
 --
@@ -293,6 +318,7 @@ DECLARE
     v_lane lane_state;
     v_flow flow_state;
 BEGIN
+    p_costs := costs_v1(p_costs);
     SELECT sum(u.cost), sum(work_v1(u.cost)), sum(tag_step_v1(u.cost, p_weight))
     INTO STRICT v_cost, v_work, v_steps FROM unnest(p_costs) AS u (cost);
     outstanding := outstanding_v1(p_owner_id, p_most_outstanding);
@@ -302,10 +328,12 @@ BEGIN
         PERFORM pg_advisory_xact_lock(line_lock_v1(p_function));
         v_lane := lane_state_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s);
     END IF;
-    v_flow := flow_state_v1(v_lane, p_owner_id, p_weight, v_work);
+    SELECT s.* INTO v_flow
+    FROM flow_states_v1(v_lane, ARRAY[p_owner_id], ARRAY[p_weight], ARRAY[v_work]) s;
     refusal := CASE WHEN outstanding + v_size > p_most_outstanding THEN 'quota-exceeded'
         ELSE refusal_v1(v_lane, v_flow, p_limit_s, false) END;
-    -- As if all but the last job were in already.
+    -- As if all but the last job were in already. Half of the bound is for those who come one by one.
+    v_lane.is_lined := false;
     v_lane.waiting := v_lane.waiting + v_size - 1;
     v_lane.cost := v_lane.cost + v_cost - p_costs[v_size];
     v_lane.work := v_lane.work + v_work - work_v1(p_costs[v_size]);
@@ -324,24 +352,24 @@ $$;
 
 
 --
--- Name: admit_one_v1(public.lane_state, public.flow_state, double precision, double precision, text, uuid, boolean, integer); Type: FUNCTION; Schema: public; Owner: -
+-- Name: admit_one_v1(public.lane_state, public.flow_state, uuid, double precision, double precision, text, uuid, boolean, integer); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.admit_one_v1(p_lane public.lane_state, p_flow public.flow_state, p_cost double precision, p_limit_s double precision, p_key text, p_place uuid, p_with_place boolean, p_most_outstanding integer, OUT refusal text, OUT place uuid, OUT due_s double precision, OUT is_placed boolean, OUT lane public.lane_state, OUT flow public.flow_state) RETURNS record
+CREATE FUNCTION public.admit_one_v1(p_lane public.lane_state, p_flow public.flow_state, p_id uuid, p_cost double precision, p_limit_s double precision, p_key text, p_place uuid, p_with_place boolean, p_most_outstanding integer, OUT refusal text, OUT place uuid, OUT due_s double precision, OUT is_placed boolean, OUT lane public.lane_state, OUT flow public.flow_state) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
     v_place_id uuid;
-    v_weight double precision;
     v_told_s double precision;
+    v_left record;
     v_given record;
 BEGIN
     lane := p_lane;
     flow := p_flow;
     is_placed := false;
-    IF p_lane.places > 0 AND (p_place IS NOT NULL OR p_key IS NOT NULL) THEN
-        SELECT f.id, f.weight, f.is_open, f.told_s INTO v_place_id, v_weight, is_placed, v_told_s
-        FROM find_place_v1(p_lane.name, p_flow.owner_id, p_cost, p_place, p_key) f;
+    IF p_flow.owned > 0 THEN
+        SELECT f.id, f.is_open, f.told_s INTO v_place_id, is_placed, v_told_s
+        FROM find_place_v1(p_lane.name, p_flow.owner_id, p_cost, p_place, p_key, p_id) f;
         is_placed := coalesce(is_placed, false);
     END IF;
     refusal := refusal_v1(p_lane, p_flow, p_limit_s, is_placed);
@@ -353,14 +381,16 @@ BEGIN
         RETURN;
     END IF;
     IF v_place_id IS NOT NULL THEN
-        PERFORM use_place_v1(p_lane.name, p_flow.owner_id, v_weight, v_place_id);
-        lane.places := lane.places - 1;
+        v_left := without_place_v1(use_place_v1(v_place_id), lane, flow);
+        lane := v_left.lane;
+        flow := v_left.flow;
     END IF;
     IF refusal IS NULL THEN
         flow.tag := flow.tag + tag_step_v1(p_cost, flow.weight);
     ELSIF p_lane.rate IS NOT NULL THEN
         SELECT g.* INTO v_given FROM give_place_v1(
-            lane, flow, refusal, p_cost, p_limit_s, p_key, is_placed, p_most_outstanding, p_with_place) g;
+            lane, flow, refusal, p_cost, p_limit_s, p_key, p_id, is_placed, p_most_outstanding,
+            p_with_place) g;
         place := v_given.id;
         due_s := v_given.due_s;
         IF place IS NOT NULL THEN
@@ -368,6 +398,7 @@ BEGIN
             lane.is_lined := lane.is_lined OR refusal <> 'no-capacity';
             flow.limit_s := greatest(flow.limit_s, p_limit_s);
             flow.places := flow.places + 1;
+            flow.owned := flow.owned + 1;
             flow.line_work := flow.line_work + flow.share * work_v1(p_cost);
             IF is_placed THEN
                 flow.front_at := v_given.ends_at;
@@ -381,10 +412,10 @@ $$;
 
 
 --
--- Name: admit_v1(uuid[], text[], double precision[], double precision[], double precision[], integer[], integer[], double precision[], double precision[], text[], uuid[], boolean[], text[]); Type: FUNCTION; Schema: public; Owner: -
+-- Name: admit_v1(uuid[], uuid[], text[], double precision[], double precision[], double precision[], integer[], integer[], double precision[], double precision[], text[], uuid[], boolean[], text[]); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.admit_v1(p_owner_ids uuid[], p_functions text[], p_costs double precision[], p_weights double precision[], p_limits_s double precision[], p_most_outstanding integer[], p_most_waiting integer[], p_most_costs double precision[], p_most_ages_s double precision[], p_keys text[], p_places uuid[], p_with_place boolean[], p_outcomes text[]) RETURNS TABLE(outcome text, outstanding integer, place uuid, due_s double precision, is_placed boolean, rate double precision, work double precision)
+CREATE FUNCTION public.admit_v1(p_ids uuid[], p_owner_ids uuid[], p_functions text[], p_costs double precision[], p_weights double precision[], p_limits_s double precision[], p_most_outstanding integer[], p_most_waiting integer[], p_most_costs double precision[], p_most_ages_s double precision[], p_keys text[], p_places uuid[], p_with_place boolean[], p_outcomes text[]) RETURNS TABLE(outcome text, outstanding integer, place uuid, due_s double precision, is_placed boolean, rate double precision, work double precision)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -392,7 +423,7 @@ DECLARE
     -- By a job's number, the number of the first job of its owner, lane or flow, and by that what is known.
     v_owner integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
     v_lane_of integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
-    v_flow_of integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
+    v_flow_of integer[];
     v_owned integer[] := array_fill(0, ARRAY[cardinality(p_outcomes)]);
     v_lanes lane_state[] := array_fill(NULL::lane_state, ARRAY[cardinality(p_outcomes)]);
     v_flows flow_state[] := array_fill(NULL::flow_state, ARRAY[cardinality(p_outcomes)]);
@@ -416,14 +447,17 @@ BEGIN
     FOR v_found IN
         SELECT u.function, max(u.most) AS most, max(u.most_cost) AS most_cost, max(u.age_s) AS age_s,
             count(*) AS jobs, sum(u.cost) AS cost, sum(work_v1(u.cost)) AS work, min(u.limit_s) AS least_s,
-            array_agg(u.n) AS numbers
-        FROM unnest(p_functions, p_most_waiting, p_most_costs, p_most_ages_s, p_costs, p_limits_s)
-            WITH ORDINALITY AS u (function, most, most_cost, age_s, cost, limit_s, n)
+            array_agg(u.n) AS numbers, array_agg(DISTINCT u.owner_id) AS owners
+        FROM unnest(p_functions, p_owner_ids, p_most_waiting, p_most_costs, p_most_ages_s, p_costs,
+            p_limits_s) WITH ORDINALITY AS u (function, owner_id, most, most_cost, age_s, cost, limit_s, n)
         GROUP BY u.function ORDER BY u.function
     LOOP
         v_lane := lane_state_v1(v_found.function, v_found.most, v_found.most_cost, v_found.age_s);
         v_lane.is_scarce := is_scarce_v1(
-            v_lane, v_found.jobs, v_found.cost, v_found.work, v_found.least_s);
+            v_lane, v_found.jobs, v_found.cost, v_found.work, v_found.least_s)
+            -- Places that aren't for room concern their owners.
+            OR v_lane.places > 0 AND EXISTS (
+                SELECT FROM place p WHERE p.lane = v_lane.name AND p.owner_id = ANY (v_found.owners));
         IF v_lane.is_scarce THEN
             PERFORM pg_advisory_xact_lock(line_lock_v1(v_found.function));
             v_lane := lane_state_v1(v_found.function, v_found.most, v_found.most_cost, v_found.age_s);
@@ -434,19 +468,30 @@ BEGIN
             v_lane_of[n] := v_found.numbers[1];
         END LOOP;
     END LOOP;
+    FOR n IN SELECT u.n FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) JOIN job j ON j.id = u.id LOOP
+        p_outcomes[n] := 'replayed';
+    END LOOP;
+    v_flow_of := ARRAY(
+        SELECT min(u.n) OVER (PARTITION BY u.function, u.owner_id, u.weight, u.outcome)
+        FROM unnest(p_functions, p_owner_ids, p_weights, p_outcomes) WITH ORDINALITY
+            AS u (function, owner_id, weight, outcome, n) ORDER BY u.n);
     FOR v_found IN
-        SELECT u.function, u.owner_id, u.weight, sum(work_v1(u.cost)) AS work, array_agg(u.n) AS numbers
-        FROM unnest(p_functions, p_owner_ids, p_weights, p_costs, p_outcomes) WITH ORDINALITY
-            AS u (function, owner_id, weight, cost, outcome, n)
-        WHERE u.outcome = 'accepted' GROUP BY u.function, u.owner_id, u.weight
+        SELECT array_agg(f.n ORDER BY f.n) AS firsts, array_agg(p_owner_ids[f.n] ORDER BY f.n) AS owner_ids,
+            array_agg(p_weights[f.n] ORDER BY f.n) AS weights, array_agg(f.work ORDER BY f.n) AS works
+        FROM (
+            SELECT u.n, sum(work_v1(u.cost)) AS work
+            FROM unnest(v_flow_of, p_costs, p_outcomes) AS u (n, cost, outcome)
+            WHERE u.outcome = 'accepted' GROUP BY u.n) AS f
+        GROUP BY p_functions[f.n]
     LOOP
-        v_lane := v_lanes[v_lane_of[v_found.numbers[1]]];
-        IF v_lane.is_scarce THEN
-            v_flows[v_found.numbers[1]] :=
-                flow_state_v1(v_lane, v_found.owner_id, v_found.weight, v_found.work);
-        END IF;
-        FOREACH n IN ARRAY v_found.numbers LOOP
-            v_flow_of[n] := v_found.numbers[1];
+        v_lane := v_lanes[v_lane_of[v_found.firsts[1]]];
+        CONTINUE WHEN NOT v_lane.is_scarce;
+        n := 0;
+        FOR v_flow IN
+            SELECT s.* FROM flow_states_v1(v_lane, v_found.owner_ids, v_found.weights, v_found.works) s
+        LOOP
+            n := n + 1;
+            v_flows[v_found.firsts[n]] := v_flow;
         END LOOP;
     END LOOP;
     FOR n IN 1 .. cardinality(p_outcomes) LOOP
@@ -463,8 +508,8 @@ BEGIN
         ELSIF outcome = 'accepted' THEN
             IF v_lane.is_scarce THEN
                 v_flow := v_flows[v_flow_of[n]];
-                v_given := admit_one_v1(v_lane, v_flow, p_costs[n], p_limits_s[n], p_keys[n], p_places[n],
-                    p_with_place[n], p_most_outstanding[n]);
+                v_given := admit_one_v1(v_lane, v_flow, p_ids[n], p_costs[n], p_limits_s[n], p_keys[n],
+                    p_places[n], p_with_place[n], p_most_outstanding[n]);
                 outcome := coalesce(v_given.refusal, 'accepted');
                 place := v_given.place;
                 due_s := v_given.due_s;
@@ -501,21 +546,26 @@ $$;
 
 
 --
--- Name: ahead_v1(text, uuid, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+-- Name: aheads_v1(text, double precision[]); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.ahead_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_tag double precision) RETURNS double precision
+CREATE FUNCTION public.aheads_v1(p_lane text, p_tags double precision[]) RETURNS double precision[]
     LANGUAGE plpgsql STABLE
     AS $$
 DECLARE
-    v_ahead double precision;
+    v_time double precision := coalesce((SELECT l.virtual_time FROM lane l WHERE l.name = p_lane), 0);
 BEGIN
-    SELECT greatest(0, p_tag - l.virtual_time) * p_weight + coalesce((
-        SELECT sum(o.weight * (least(o.last_tag, p_tag) - l.virtual_time)) FROM lane_owner o
-        WHERE o.lane = l.name AND least(o.last_tag, p_tag) > l.virtual_time
-            AND NOT (o.owner_id = p_owner_id AND o.weight = p_weight)), 0)
-    INTO v_ahead FROM lane l WHERE l.name = p_lane;
-    RETURN coalesce(v_ahead, 0);
+    RETURN ARRAY(
+        SELECT a.before + greatest(a.weights - a.weights_before, 0) * a.at FROM (
+            SELECT c.n, c.at, sum(c.weight) OVER () AS weights, sum(c.weight) OVER b AS weights_before,
+                sum(c.weight * c.at) OVER b AS before
+            FROM (
+                SELECT NULL::bigint AS n, o.last_tag - v_time AS at, o.weight FROM lane_owner o
+                WHERE o.lane = p_lane AND o.last_tag > v_time
+                UNION ALL
+                SELECT u.n, greatest(u.tag - v_time, 0), 0 FROM unnest(p_tags) WITH ORDINALITY AS u (tag, n)
+            ) AS c WINDOW b AS (ORDER BY c.at)
+        ) AS a WHERE a.n IS NOT NULL ORDER BY a.n);
 END;
 $$;
 
@@ -619,6 +669,17 @@ CREATE FUNCTION public.backoff_v1(p_charged integer) RETURNS double precision
     LANGUAGE sql
     AS $$
     SELECT least(60, 0.5 * 2 ^ least(greatest(p_charged, 1) - 1, 10)) * (0.5 + random())
+$$;
+
+
+--
+-- Name: bounded_rate_v1(double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.bounded_rate_v1(p_rate double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE WHEN p_rate IS NOT NULL THEN least(greatest(p_rate, 1e-9), 1e12) END
 $$;
 
 
@@ -922,15 +983,17 @@ BEGIN
         END IF;
     END LOOP;
     -- Nobody else has these rows, nor does a session claim twice at once: no order is needed.
-    INSERT INTO lane_started AS s (lane, session_id, starts, work, at)
-    SELECT u.name, p_session_id, sum(u.starts), sum(u.work), v_now
+    INSERT INTO lane_started AS s (lane, session_id, starts, work, short_at, at)
+    SELECT u.name, p_session_id, sum(u.starts), sum(u.work),
+        CASE WHEN u.name = ANY (v_short) THEN v_now END, v_now
     FROM unnest(p_functions, v_starts, v_works) AS u (name, starts, work)
-    WHERE u.starts > 0 GROUP BY u.name
+    GROUP BY u.name
+    HAVING sum(u.starts) > 0 OR u.name = ANY (v_short) AND NOT EXISTS (
+        SELECT FROM lane_started o WHERE o.lane = u.name AND o.session_id = p_session_id
+            AND o.short_at > v_now - interval '0.2 seconds')
     ON CONFLICT (lane, session_id) DO UPDATE
-    SET starts = s.starts + excluded.starts, work = s.work + excluded.work, at = excluded.at;
-    UPDATE lane_started s SET short_at = v_now
-    WHERE s.lane = ANY (v_short) AND s.session_id = p_session_id
-        AND (s.short_at IS NULL OR s.short_at < v_now - interval '0.2 seconds');
+    SET starts = s.starts + excluded.starts, work = s.work + excluded.work,
+        short_at = coalesce(excluded.short_at, s.short_at), at = excluded.at;
 END;
 $$;
 
@@ -1088,6 +1151,18 @@ CREATE FUNCTION public.cost_bucket_v1(p_cost double precision) RETURNS bigint
     AS $$
     SELECT CASE WHEN p_cost <= 0 THEN 0 WHEN p_cost >= 1::bigint << 40 THEN 1::bigint << 40
         ELSE 1::bigint << length(ltrim((ceil(p_cost)::bigint - 1)::bit(40)::text, '0')) END
+$$;
+
+
+--
+-- Name: costs_v1(double precision[]); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.costs_v1(p_costs double precision[]) RETURNS double precision[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT ARRAY(SELECT CASE WHEN u.cost BETWEEN 0 AND 1e-9 THEN 0 ELSE u.cost END
+        FROM unnest(p_costs) WITH ORDINALITY AS u (cost, n) ORDER BY u.n)
 $$;
 
 
@@ -1261,7 +1336,7 @@ BEGIN
                 AND (p.told_at < v_now - place_late_v1() OR p.told_at > v_now + interval '601 seconds')
             RETURNING p.owner_id, p.weight
         )
-        UPDATE line n SET share = greatest(0.05, n.share * 0.9 ^ g.places), used_at = v_now
+        UPDATE line n SET share = greatest(0.05, n.share * 0.9 ^ least(g.places, 100)), used_at = v_now
         FROM (SELECT o.owner_id, o.weight, count(*) AS places FROM gone o GROUP BY 1, 2) AS g
         WHERE n.lane = v_lane AND n.owner_id = g.owner_id AND n.weight = g.weight;
     END LOOP;
@@ -1377,10 +1452,10 @@ $$;
 
 
 --
--- Name: find_place_v1(text, uuid, double precision, uuid, text); Type: FUNCTION; Schema: public; Owner: -
+-- Name: find_place_v1(text, uuid, double precision, uuid, text, uuid); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.find_place_v1(p_lane text, p_owner_id uuid, p_cost double precision, p_place uuid, p_key text) RETURNS TABLE(id uuid, weight double precision, is_open boolean, told_s double precision)
+CREATE FUNCTION public.find_place_v1(p_lane text, p_owner_id uuid, p_cost double precision, p_place uuid, p_key text, p_job_id uuid) RETURNS TABLE(id uuid, is_open boolean, told_s double precision)
     LANGUAGE plpgsql STABLE
     AS $$
 #variable_conflict use_column
@@ -1388,20 +1463,19 @@ DECLARE
     v_now timestamptz := clock_timestamp();
 BEGIN
     RETURN QUERY
-    SELECT p.id, p.weight, p.due_at <= v_now + place_early_v1(),
+    SELECT p.id, p.due_at <= v_now + place_early_v1(),
         greatest(extract(epoch FROM p.told_at - v_now), 0)::double precision
-    FROM place p
-    WHERE p.id = p_place AND p.lane = p_lane AND p.owner_id = p_owner_id
-        AND p_cost <= 1.05 * p.cost AND p.told_at >= v_now - place_late_v1();
-    IF NOT FOUND AND p_key IS NOT NULL THEN
-        RETURN QUERY
-        SELECT p.id, p.weight, p.due_at <= v_now + place_early_v1(),
-            greatest(extract(epoch FROM p.told_at - v_now), 0)::double precision
-        FROM place p
-        WHERE p.owner_id = p_owner_id AND p.lane = p_lane AND p.idempotency_key = p_key
-            AND p_cost <= 1.05 * p.cost AND p.told_at >= v_now - place_late_v1()
-        ORDER BY p.told_at DESC LIMIT 1;
-    END IF;
+    FROM (
+        SELECT 1 AS rank, o.* FROM place o WHERE o.id = p_place
+        UNION ALL
+        SELECT 2, o.* FROM place o
+        WHERE o.owner_id = p_owner_id AND o.lane = p_lane AND o.idempotency_key = p_key
+        UNION ALL
+        SELECT 3, o.* FROM place o WHERE o.job_id = p_job_id
+    ) AS p
+    WHERE p.lane = p_lane AND p.owner_id = p_owner_id AND p_cost <= 1.05 * p.cost
+        AND p.told_at >= v_now - place_late_v1()
+    ORDER BY p.rank, p.told_at DESC LIMIT 1;
 END;
 $$;
 
@@ -1487,46 +1561,43 @@ $$;
 
 
 --
--- Name: flow_state_v1(public.lane_state, uuid, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+-- Name: flow_states_v1(public.lane_state, uuid[], double precision[], double precision[]); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.flow_state_v1(p_lane public.lane_state, p_owner_id uuid, p_weight double precision, p_work double precision) RETURNS public.flow_state
+CREATE FUNCTION public.flow_states_v1(p_lane public.lane_state, p_owner_ids uuid[], p_weights double precision[], p_works double precision[]) RETURNS SETOF public.flow_state
     LANGUAGE plpgsql STABLE
     AS $$
 DECLARE
-    v_now timestamptz := clock_timestamp();
     v_state flow_state;
-    v_time double precision;
-    v_weights double precision;
+    v_size integer := cardinality(p_owner_ids);
+    v_time double precision := coalesce((SELECT l.virtual_time FROM lane l WHERE l.name = p_lane.name), 0);
+    v_tags double precision[];
+    v_weights double precision[];
+    v_aheads double precision[];
 BEGIN
-    SELECT l.virtual_time INTO v_time FROM lane l WHERE l.name = p_lane.name;
-    SELECT o.last_tag INTO v_state.tag FROM lane_owner o
-    WHERE o.lane = p_lane.name AND o.owner_id = p_owner_id AND o.weight = p_weight;
-    v_state.owner_id := p_owner_id;
-    v_state.weight := p_weight;
-    v_state.tag := greatest(v_state.tag, v_time, 0);
-    v_state.first_tag := v_state.tag;
-    v_state.first_ahead := ahead_v1(p_lane.name, p_owner_id, p_weight, v_state.first_tag);
-    v_state.last_tag := v_state.tag + p_work / p_weight;
-    v_state.last_ahead := ahead_v1(p_lane.name, p_owner_id, p_weight, v_state.last_tag);
-    SELECT p_weight + coalesce(sum(o.weight), 0) INTO v_weights FROM lane_owner o
-    WHERE o.lane = p_lane.name AND NOT (o.owner_id = p_owner_id AND o.weight = p_weight)
-        AND (o.last_tag > v_time OR p_lane.places > 0 AND EXISTS (
-            SELECT FROM place p
-            WHERE p.lane = o.lane AND p.owner_id = o.owner_id AND p.weight = o.weight
-                AND p.due_at <= v_now + place_early_v1() AND p.told_at >= v_now - place_late_v1()));
-    v_state.rate := p_lane.rate * p_weight / v_weights;
-    SELECT coalesce(max(n.share), 1) INTO v_state.share FROM line n
-    WHERE n.lane = p_lane.name AND n.owner_id = p_owner_id AND n.weight = p_weight;
-    SELECT count(*), max(p.due_at) FILTER (WHERE NOT p.in_front), max(p.due_at) FILTER (WHERE p.in_front),
-        max(p.limit_s), coalesce(sum(work_v1(p.cost)), 0) * v_state.share,
-        coalesce(sum(work_v1(p.cost)) FILTER (WHERE p.due_at <= v_now + place_early_v1()), 0) * v_state.share
-    INTO v_state.places, v_state.end_at, v_state.front_at, v_state.limit_s, v_state.line_work,
-        v_state.kept_work
-    FROM place p
-    WHERE p.lane = p_lane.name AND p.owner_id = p_owner_id AND p.weight = p_weight
-        AND p.told_at >= v_now - place_late_v1();
-    RETURN v_state;
+    WITH active AS MATERIALIZED (SELECT a.owner_id, a.weight FROM active_flows_v1(p_lane) a),
+        others AS MATERIALIZED (SELECT coalesce(sum(a.weight), 0) AS weight FROM active a)
+    SELECT array_agg(greatest(o.last_tag, v_time) ORDER BY u.n),
+        array_agg(greatest(t.weight - coalesce(a.weight, 0), 0) + u.weight ORDER BY u.n)
+    INTO v_tags, v_weights
+    FROM unnest(p_owner_ids, p_weights) WITH ORDINALITY AS u (owner_id, weight, n)
+        CROSS JOIN others t
+        LEFT JOIN lane_owner o ON o.lane = p_lane.name AND o.owner_id = u.owner_id AND o.weight = u.weight
+        LEFT JOIN active a ON a.owner_id = u.owner_id AND a.weight = u.weight;
+    v_aheads := aheads_v1(p_lane.name, v_tags || ARRAY(
+        SELECT u.tag + u.work / u.weight FROM unnest(v_tags, p_works, p_weights) WITH ORDINALITY
+            AS u (tag, work, weight, n) ORDER BY u.n));
+    FOR n IN 1 .. v_size LOOP
+        v_state.owner_id := p_owner_ids[n];
+        v_state.weight := p_weights[n];
+        v_state.rate := p_lane.rate * p_weights[n] / v_weights[n];
+        v_state.tag := v_tags[n];
+        v_state.first_tag := v_tags[n];
+        v_state.first_ahead := v_aheads[n];
+        v_state.last_tag := v_tags[n] + p_works[n] / p_weights[n];
+        v_state.last_ahead := v_aheads[v_size + n] + p_works[n];
+        RETURN NEXT with_line_v1(p_lane, v_state);
+    END LOOP;
 END;
 $$;
 
@@ -1541,6 +1612,27 @@ CREATE FUNCTION public.forget_runners_v1() RETURNS integer
     WITH forgotten AS (
         DELETE FROM runner WHERE seen_at < clock_timestamp() - interval '7 days' RETURNING id
     ) SELECT count(*)::integer FROM forgotten
+$$;
+
+
+--
+-- Name: forget_sessions_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.forget_sessions_v1() RETURNS void
+    LANGUAGE sql
+    AS $$
+    WITH gone AS (
+        DELETE FROM lane_started s WHERE (s.lane, s.session_id) IN (
+            SELECT o.lane, o.session_id FROM lane_started o
+            WHERE o.at < clock_timestamp() - interval '1 hour'
+                AND NOT EXISTS (SELECT FROM live_runners_v1() l WHERE l.id = o.session_id)
+            FOR UPDATE OF o SKIP LOCKED)
+        RETURNING s.lane, s.starts, s.work
+    )
+    UPDATE lane_pace p SET starts = p.starts - g.starts, work = p.work - g.work
+    FROM (SELECT o.lane, sum(o.starts) AS starts, sum(o.work) AS work FROM gone o GROUP BY o.lane) AS g
+    WHERE p.lane = g.lane
 $$;
 
 
@@ -1565,10 +1657,10 @@ $$;
 
 
 --
--- Name: give_place_v1(public.lane_state, public.flow_state, text, double precision, double precision, text, boolean, integer, boolean); Type: FUNCTION; Schema: public; Owner: -
+-- Name: give_place_v1(public.lane_state, public.flow_state, text, double precision, double precision, text, uuid, boolean, integer, boolean); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.give_place_v1(p_lane public.lane_state, p_flow public.flow_state, p_refusal text, p_cost double precision, p_limit_s double precision, p_key text, p_in_front boolean, p_most_outstanding integer, p_with_place boolean) RETURNS TABLE(id uuid, due_s double precision, ends_at timestamp with time zone)
+CREATE FUNCTION public.give_place_v1(p_lane public.lane_state, p_flow public.flow_state, p_refusal text, p_cost double precision, p_limit_s double precision, p_key text, p_job_id uuid, p_in_front boolean, p_most_outstanding integer, p_with_place boolean) RETURNS TABLE(id uuid, due_s double precision, ends_at timestamp with time zone)
     LANGUAGE plpgsql
     AS $$
 #variable_conflict use_column
@@ -1584,17 +1676,22 @@ BEGIN
         ends_at := p_flow.end_at;
         due_s := v_until_s + p_flow.line_work / p_flow.rate;
     END IF;
-    due_s := greatest(due_s, extract(epoch FROM ends_at - v_now)) + work_v1(p_cost) / p_flow.rate;
+    IF ends_at IS NOT NULL THEN
+        due_s := greatest(due_s, least(extract(epoch FROM ends_at - v_now),
+            v_until_s + 2 * p_flow.line_work / p_flow.share / p_flow.rate));
+    END IF;
+    due_s := due_s + work_v1(p_cost) / p_flow.rate;
     v_due_at := v_now + make_interval(secs => least(due_s, 600));
     -- Whole seconds are told.
     due_s := least(greatest(ceil(due_s + random() * least(1, 0.05 * due_s)), 1), 600);
     IF p_with_place AND v_due_at < v_now + interval '600 seconds'
-        AND p_flow.places < least(2000, p_most_outstanding) AND p_lane.places < 10000 THEN
+        AND p_flow.owned < least(2000, p_most_outstanding)
+        AND p_lane.places < (CASE WHEN p_flow.owned < 100 THEN 10000 ELSE 8000 END) THEN
         INSERT INTO line (lane, owner_id, weight, used_at)
         VALUES (p_lane.name, p_flow.owner_id, p_flow.weight, v_now) ON CONFLICT DO NOTHING;
-        INSERT INTO place AS p (lane, owner_id, weight, cost, idempotency_key, in_front, for_room, limit_s,
-            due_at, told_at)
-        VALUES (p_lane.name, p_flow.owner_id, p_flow.weight, p_cost, p_key, p_in_front,
+        INSERT INTO place AS p (lane, owner_id, weight, cost, idempotency_key, job_id, in_front, for_room,
+            limit_s, due_at, told_at)
+        VALUES (p_lane.name, p_flow.owner_id, p_flow.weight, p_cost, p_key, p_job_id, p_in_front,
             p_refusal <> 'no-capacity', p_limit_s, v_due_at, v_now + make_interval(secs => due_s))
         RETURNING p.id INTO id;
         ends_at := greatest(ends_at, v_due_at);
@@ -1778,6 +1875,31 @@ $$;
 
 
 --
+-- Name: is_backlogged_v1(text); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.is_backlogged_v1(p_lane text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_interfaces text[] := ARRAY(
+        SELECT DISTINCT l.interfaces ->> p_lane FROM live_runners_v1() l WHERE l.interfaces ? p_lane);
+BEGIN
+    IF cardinality(v_interfaces) = 0 THEN
+        v_interfaces := ARRAY(
+            SELECT DISTINCT c.interface FROM (
+                SELECT j.interface FROM job j WHERE j.function = p_lane AND j.state = 'queued'
+                LIMIT 100) AS c);
+    END IF;
+    RETURN EXISTS (
+        SELECT FROM unnest(v_interfaces) AS i (interface) WHERE EXISTS (
+            SELECT FROM job j WHERE j.function = p_lane AND j.interface = i.interface AND j.state = 'queued'
+                AND j.due_at IS NULL));
+END;
+$$;
+
+
+--
 -- Name: is_refusal_v1(text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -1795,9 +1917,63 @@ $$;
 CREATE FUNCTION public.is_scarce_v1(p_lane public.lane_state, p_count double precision, p_cost double precision, p_work double precision, p_least_s double precision) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
-    SELECT p_lane.places > 0 OR p_lane.most <= 500 OR p_lane.waiting + p_count > 0.8 * p_lane.most
-        OR p_lane.cost + p_cost > 0.8 * p_lane.most_cost OR p_lane.age_s > 0.8 * p_lane.most_age_s
+    SELECT p_lane.is_lined OR p_lane.most <= 5000 OR p_lane.waiting + 4 * p_count > 0.8 * p_lane.most
+        OR p_lane.cost + 4 * p_cost > 0.8 * p_lane.most_cost OR p_lane.age_s > 0.8 * p_lane.most_age_s
         OR coalesce((p_lane.work + p_work) / p_lane.rate > 0.5 * p_least_s, false)
+$$;
+
+
+--
+-- Name: lane_pace; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.lane_pace (
+    lane text NOT NULL,
+    waiting integer NOT NULL,
+    waiting_work double precision NOT NULL,
+    is_backlogged boolean DEFAULT false NOT NULL,
+    rate double precision,
+    is_measured boolean NOT NULL,
+    span_s double precision DEFAULT 0 NOT NULL,
+    span_starts double precision DEFAULT 0 NOT NULL,
+    span_work double precision DEFAULT 0 NOT NULL,
+    has_begun boolean DEFAULT false NOT NULL,
+    gap_s double precision DEFAULT 0 NOT NULL,
+    run_s double precision DEFAULT 0 NOT NULL,
+    run_starts double precision DEFAULT 0 NOT NULL,
+    run_work double precision DEFAULT 0 NOT NULL,
+    measured_at timestamp with time zone,
+    slots double precision,
+    starts bigint NOT NULL,
+    work double precision NOT NULL,
+    refreshed_at timestamp with time zone NOT NULL,
+    CONSTRAINT lane_pace_rate_check CHECK ((rate > (0)::double precision))
+)
+WITH (fillfactor='50');
+
+
+--
+-- Name: keep_pace_v1(public.lane_pace, public.lane_pace); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.keep_pace_v1(p_pace public.lane_pace, p_before public.lane_pace) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    p_before.refreshed_at := p_pace.refreshed_at;
+    IF NOT p_pace.is_backlogged AND p_before IS NOT DISTINCT FROM p_pace THEN
+        RETURN;
+    END IF;
+    INSERT INTO lane_pace SELECT p_pace.*
+    ON CONFLICT (lane) DO UPDATE SET (
+        waiting, waiting_work, is_backlogged, rate, is_measured, span_s, span_starts, span_work, has_begun,
+        gap_s, run_s, run_starts, run_work, measured_at, slots, starts, work, refreshed_at
+    ) = ROW (
+        excluded.waiting, excluded.waiting_work, excluded.is_backlogged, excluded.rate, excluded.is_measured,
+        excluded.span_s, excluded.span_starts, excluded.span_work, excluded.has_begun, excluded.gap_s,
+        excluded.run_s, excluded.run_starts, excluded.run_work, excluded.measured_at, excluded.slots,
+        excluded.starts, excluded.work, excluded.refreshed_at);
+END;
 $$;
 
 
@@ -1812,7 +1988,8 @@ CREATE FUNCTION public.lane_backlog_v1(p_lane text, p_most integer, p_most_cost 
 DECLARE
     v_kept record;
 BEGIN
-    SELECT count(*), coalesce(sum(c.cost), 0), coalesce(sum(work_v1(c.cost)), 0), min(c.queued_at)
+    SELECT count(*), coalesce(sum(c.cost) FILTER (WHERE c.cost >= 1e-9), 0),
+        coalesce(sum(work_v1(c.cost)), 0), min(c.queued_at)
     INTO waiting, cost, work, oldest_at FROM (
         SELECT j.cost, j.queued_at FROM job j WHERE j.function = p_lane AND j.state = 'queued'
         LIMIT 501) AS c;
@@ -1823,7 +2000,7 @@ BEGIN
     work := work / waiting;
     cost := cost / waiting;
     SELECT l.waiting, l.waiting_cost, l.oldest_at INTO v_kept FROM lane l WHERE l.name = p_lane;
-    IF v_kept.waiting > 500 AND v_kept.waiting < p_most THEN
+    IF p_most > 5000 AND v_kept.waiting > 500 AND v_kept.waiting < p_most THEN
         waiting := v_kept.waiting;
     ELSIF p_most > 500 THEN
         SELECT count(*) INTO waiting FROM (
@@ -1837,10 +2014,76 @@ BEGIN
         cost := v_kept.waiting_cost;
         oldest_at := v_kept.oldest_at;
     ELSE
-        SELECT sum(j.cost), min(j.queued_at) INTO cost, oldest_at FROM job j
+        SELECT coalesce(sum(j.cost) FILTER (WHERE j.cost >= 1e-9), 0), min(j.queued_at)
+        INTO cost, oldest_at FROM job j
         WHERE j.function = p_lane AND j.state = 'queued';
     END IF;
     RETURN NEXT;
+END;
+$$;
+
+
+--
+-- Name: lane_started; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.lane_started (
+    lane text NOT NULL,
+    session_id uuid NOT NULL,
+    starts bigint NOT NULL,
+    work double precision NOT NULL,
+    short_at timestamp with time zone,
+    at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+
+--
+-- Name: lane_pace_v1(text, double precision, double precision, boolean, boolean, public.lane_started, public.lane_pace); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.lane_pace_v1(p_lane text, p_slots double precision, p_reported double precision, p_is_served boolean, p_is_counted boolean, p_started public.lane_started, p_before public.lane_pace) RETURNS public.lane_pace
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_pace lane_pace;
+    v_rate double precision;
+BEGIN
+    v_pace.lane := p_lane;
+    SELECT b.waiting, b.work INTO v_pace.waiting, v_pace.waiting_work
+    FROM lane_backlog_v1(p_lane, 2147483647, NULL, NULL) b;
+    v_pace.is_backlogged := v_pace.waiting > 0 AND is_backlogged_v1(p_lane);
+    v_pace.slots := p_slots;
+    v_pace.starts := coalesce(p_started.starts, 0);
+    v_pace.work := coalesce(p_started.work, 0);
+    v_pace.span_s := 0;
+    v_pace.span_starts := 0;
+    v_pace.span_work := 0;
+    v_pace.run_s := 0;
+    v_pace.run_starts := 0;
+    v_pace.run_work := 0;
+    v_pace.gap_s := 0;
+    v_pace.has_begun := false;
+    v_pace.refreshed_at := v_now;
+    IF p_before.lane IS NOT NULL THEN
+        v_pace := measured_v1(v_pace, p_is_served, p_started.short_at, p_before);
+    END IF;
+    -- Counts that have been multiplied are a little less than whole.
+    v_pace.is_measured := p_is_counted AND v_pace.span_starts > 3.9
+        AND coalesce(v_pace.measured_at > v_now - interval '10 minutes', false)
+        AND coalesce(p_is_served OR p_started.at > v_now - interval '30 seconds', false);
+    v_rate := p_reported;
+    IF v_pace.is_measured THEN
+        v_rate := v_pace.span_work / (v_pace.span_s + v_pace.gap_s);
+        -- So soon after a beginning, or a stall, reports know better.
+        IF v_pace.run_s < 20 AND v_rate < p_reported / 4 THEN
+            v_rate := p_reported;
+        END IF;
+    END IF;
+    -- A little low: whoever is told a little late finds room, whoever is told early doesn't.
+    v_pace.rate := 0.95 * bounded_rate_v1(v_rate);
+    RETURN v_pace;
 END;
 $$;
 
@@ -1963,6 +2206,18 @@ CREATE FUNCTION public.line_lock_v1(p_lane text) RETURNS bigint
 
 
 --
+-- Name: live_runners_v1(); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.live_runners_v1() RETURNS TABLE(id uuid, interfaces jsonb, report bytea)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT u.id, u.interfaces, r.report FROM runner u LEFT JOIN runner_report r ON r.runner_id = u.id
+    WHERE u.left_at IS NULL AND NOT u.draining AND u.seen_at > clock_timestamp() - runner_silence_v1()
+$$;
+
+
+--
 -- Name: lost_start_v1(public.job, text, text, text, text, text); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2009,29 +2264,6 @@ $$;
 
 
 --
--- Name: lane_pace; Type: TABLE; Schema: public; Owner: -
---
-
-CREATE UNLOGGED TABLE public.lane_pace (
-    lane text NOT NULL,
-    waiting integer NOT NULL,
-    waiting_work double precision NOT NULL,
-    rate double precision,
-    is_measured boolean NOT NULL,
-    span_s double precision DEFAULT 0 NOT NULL,
-    span_starts double precision DEFAULT 0 NOT NULL,
-    span_work double precision DEFAULT 0 NOT NULL,
-    measured_at timestamp with time zone,
-    slots double precision,
-    starts bigint NOT NULL,
-    work double precision NOT NULL,
-    refreshed_at timestamp with time zone NOT NULL,
-    CONSTRAINT lane_pace_rate_check CHECK ((rate > (0)::double precision))
-)
-WITH (fillfactor='50');
-
-
---
 -- Name: measured_v1(public.lane_pace, boolean, timestamp with time zone, public.lane_pace); Type: FUNCTION; Schema: public; Owner: -
 --
 
@@ -2048,20 +2280,32 @@ BEGIN
         v_kept := least(1, greatest(
             2 / nullif(p_before.span_s, 0), 4 / nullif(p_before.span_starts, 0)));
         p_before.span_work := p_before.span_work * v_change;
+        p_before.run_s := 0;
+        p_before.run_starts := 0;
+        p_before.run_work := 0;
     ELSE
         p_pace.slots := coalesce(p_before.slots, p_pace.slots); -- many small changes are a large one
     END IF;
     p_pace.span_s := v_kept * p_before.span_s;
     p_pace.span_starts := v_kept * p_before.span_starts;
     p_pace.span_work := v_kept * p_before.span_work;
+    p_pace.run_s := p_before.run_s;
+    p_pace.run_starts := p_before.run_starts;
+    p_pace.run_work := p_before.run_work;
     p_pace.measured_at := p_before.measured_at;
-    IF v_s BETWEEN 0.001 AND 10 AND p_before.waiting > 0 AND p_pace.waiting > 0 AND v_starts >= 0
-        AND (p_is_served OR v_starts > 0) AND coalesce(p_short_at < p_before.refreshed_at, true) THEN
-        v_kept := exp(-v_s / least(greatest(20, 300 * p_pace.span_s / nullif(p_pace.span_starts, 0)), 600));
-        p_pace.span_s := v_kept * p_pace.span_s + v_s;
-        p_pace.span_starts := v_kept * p_pace.span_starts + v_starts;
-        p_pace.span_work := v_kept * p_pace.span_work + p_pace.work - p_before.work;
-        p_pace.measured_at := p_pace.refreshed_at;
+    p_pace.gap_s := 0;
+    p_pace.has_begun := p_pace.span_starts > 0;
+    IF v_s BETWEEN 0.001 AND 10 AND p_before.is_backlogged AND p_pace.is_backlogged AND v_starts >= 0
+        AND (p_is_served OR v_starts > 0)
+        AND coalesce(p_short_at < least(p_before.refreshed_at, p_pace.refreshed_at - interval '1.5 seconds'),
+            true) THEN
+        p_pace.has_begun := p_before.has_begun OR v_starts > 0;
+        IF p_before.has_begun THEN
+            p_pace.gap_s := p_before.gap_s + v_s;
+        END IF;
+        IF p_before.has_begun AND v_starts > 0 THEN
+            p_pace := with_starts_v1(p_pace, v_starts, p_pace.work - p_before.work);
+        END IF;
     END IF;
     RETURN p_pace;
 END;
@@ -3214,66 +3458,41 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_found record;
     v_before lane_pace;
-    v_pace lane_pace;
-    v_is_measured boolean;
+    v_names text[] := '{}';
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('headrace.refresh', 0)) OR EXISTS (
-        SELECT FROM lane_pace p
-        WHERE p.refreshed_at BETWEEN v_now - make_interval(secs => p_every_s) AND v_now) THEN
+        SELECT FROM lane_look l
+        WHERE l.at BETWEEN v_now - make_interval(secs => p_every_s) AND v_now) THEN
         RETURN false;
     END IF;
+    INSERT INTO lane_look (at) VALUES (v_now) ON CONFLICT (is_only) DO UPDATE SET at = excluded.at;
     FOR v_found IN
         WITH reported AS MATERIALIZED (
-            SELECT r.lane, sum(r.slots) AS slots, sum(r.rate) AS rate
+            SELECT r.lane, sum(r.slots) AS slots, sum(r.rate) AS rate, bool_and(r.is_counted) AS is_counted
             FROM reported_rates_v1() r GROUP BY r.lane
         ), started AS MATERIALIZED (
             SELECT s.lane, sum(s.starts)::bigint AS starts, sum(s.work) AS work, max(s.short_at) AS short_at,
                 max(s.at) AS at
             FROM lane_started s GROUP BY s.lane
         )
-        SELECT n.name, r.lane IS NOT NULL AS is_served, r.slots, r.rate, coalesce(s.starts, 0) AS starts,
-            coalesce(s.work, 0) AS work, s.short_at, s.at, b.waiting, b.work AS waiting_work
+        SELECT n.name, r.lane IS NOT NULL AS is_served, r.slots, r.rate,
+            coalesce(r.is_counted, true) AS is_counted,
+            ROW (n.name, NULL::uuid, s.starts, s.work, s.short_at, s.at)::lane_started AS started
         FROM (SELECT l.name FROM lane l UNION SELECT r.lane FROM reported r) AS n
             LEFT JOIN reported r ON r.lane = n.name LEFT JOIN started s ON s.lane = n.name
-            CROSS JOIN LATERAL lane_backlog_v1(n.name, 2147483647, NULL, NULL) AS b
         ORDER BY n.name
     LOOP
         SELECT p.* INTO v_before FROM lane_pace p WHERE p.lane = v_found.name;
-        v_pace.lane := v_found.name;
-        v_pace.waiting := v_found.waiting;
-        v_pace.waiting_work := v_found.waiting_work;
-        v_pace.slots := v_found.slots;
-        v_pace.starts := v_found.starts;
-        v_pace.work := v_found.work;
-        v_pace.span_s := 0;
-        v_pace.span_starts := 0;
-        v_pace.span_work := 0;
-        v_pace.measured_at := NULL;
-        v_pace.refreshed_at := clock_timestamp();
-        IF v_before.lane IS NOT NULL THEN
-            v_pace := measured_v1(v_pace, v_found.is_served, v_found.short_at, v_before);
-        END IF;
-        -- A little low: whoever is told a little late finds room, whoever is told early doesn't.
-        v_pace.is_measured := v_pace.span_starts >= 4
-            AND v_pace.measured_at > v_now - interval '10 minutes'
-            AND (v_found.is_served OR v_found.at > v_now - interval '30 seconds');
-        v_pace.is_measured := coalesce(v_pace.is_measured, false);
-        v_pace.rate := 0.95 * CASE WHEN v_pace.is_measured
-            THEN greatest(v_pace.span_work / v_pace.span_s, 1e-9) ELSE v_found.rate END;
-        DELETE FROM lane_pace p WHERE p.lane = v_found.name;
-        INSERT INTO lane_pace SELECT v_pace.*;
+        BEGIN
+            PERFORM keep_pace_v1(lane_pace_v1(v_found.name, v_found.slots, v_found.rate, v_found.is_served,
+                v_found.is_counted, v_found.started, v_before), v_before);
+            v_names := v_names || v_found.name;
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+            RAISE WARNING 'the rate of lane % can''t be told: %', v_found.name, SQLERRM;
+        END;
     END LOOP;
-    DELETE FROM lane_pace p WHERE p.refreshed_at < v_now;
-    -- Rows of sessions that have ended, with what they count for.
-    WITH gone AS (
-        DELETE FROM lane_started s WHERE (s.lane, s.session_id) IN (
-            SELECT o.lane, o.session_id FROM lane_started o WHERE o.at < v_now - interval '1 hour'
-            FOR UPDATE SKIP LOCKED)
-        RETURNING s.lane, s.starts, s.work
-    )
-    UPDATE lane_pace p SET starts = p.starts - g.starts, work = p.work - g.work
-    FROM (SELECT o.lane, sum(o.starts) AS starts, sum(o.work) AS work FROM gone o GROUP BY o.lane) AS g
-    WHERE p.lane = g.lane;
+    DELETE FROM lane_pace p WHERE p.lane <> ALL (v_names);
+    PERFORM forget_sessions_v1();
     PERFORM expire_places_v1();
     RETURN true;
 END;
@@ -3290,8 +3509,9 @@ CREATE FUNCTION public.refusal_v1(p_lane public.lane_state, p_flow public.flow_s
 DECLARE
     v_part double precision := CASE WHEN p_is_placed OR NOT p_lane.is_lined THEN 1 ELSE 0.5 END;
     v_time_part double precision := CASE WHEN p_flow.limit_s >= p_limit_s THEN 0.5 ELSE 0.8 END;
-    v_kept double precision := CASE WHEN p_is_placed THEN 0 ELSE p_lane.kept END;
-    v_kept_cost double precision := CASE WHEN p_is_placed THEN 0 ELSE p_lane.kept_cost END;
+    v_kept double precision := CASE WHEN p_is_placed THEN 0 ELSE least(p_lane.kept, 0.25 * p_lane.most) END;
+    v_kept_cost double precision := CASE WHEN p_is_placed THEN 0
+        ELSE least(p_lane.kept_cost, 0.25 * p_lane.most_cost) END;
     v_ahead double precision;
 BEGIN
     IF p_lane.waiting + v_kept >= v_part * p_lane.most THEN
@@ -3500,24 +3720,23 @@ $$;
 -- Name: reported_rates_v1(); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.reported_rates_v1() RETURNS TABLE(lane text, slots double precision, rate double precision)
+CREATE FUNCTION public.reported_rates_v1() RETURNS TABLE(lane text, slots double precision, rate double precision, is_counted boolean)
     LANGUAGE plpgsql STABLE
     AS $$
 DECLARE
-    v_report bytea;
+    v_runner record;
 BEGIN
-    FOR v_report IN
-        SELECT r.report FROM runner_report r JOIN runner u ON u.id = r.runner_id
-        WHERE u.left_at IS NULL AND NOT u.draining AND u.seen_at > clock_timestamp() - runner_silence_v1()
-    LOOP
+    FOR v_runner IN SELECT l.id, l.report FROM live_runners_v1() l WHERE l.report IS NOT NULL LOOP
         BEGIN
             RETURN QUERY
-            SELECT c.name, c.slots, c.slots / nullif(coalesce(nullif(c.cost_s, 0), c.mean_s), 0)
+            SELECT c.name, least(c.slots, 1e6),
+                bounded_rate_v1(c.slots / nullif(coalesce(nullif(c.cost_s, 0), c.mean_s), 0)),
+                EXISTS (SELECT FROM lane_started s WHERE s.lane = c.name AND s.session_id = v_runner.id)
             FROM (
                 SELECT e.key AS name, (e.value ->> 'slots')::double precision AS slots,
                     (e.value ->> 'cost_s')::double precision AS cost_s,
                     (e.value ->> 'mean_s')::double precision AS mean_s
-                FROM json_each(convert_from(v_report, 'UTF8')::json -> 'functions') AS e
+                FROM json_each(convert_from(v_runner.report, 'UTF8')::json -> 'functions') AS e
             ) AS c WHERE c.slots > 0;
         EXCEPTION WHEN data_exception OR invalid_text_representation OR untranslatable_character THEN
             NULL; -- another version's, or with a character that Postgres' text can't hold
@@ -3662,6 +3881,36 @@ BEGIN
         jsonb_build_object('key_id', v_key.id, 'owner', v_key.owner, 'name', v_key.name));
     PERFORM pg_notify('headrace_keys', v_key.id::text);
     RETURN true;
+END;
+$$;
+
+
+--
+-- Name: room_v1(uuid, text, integer, integer, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.room_v1(p_owner_id uuid, p_function text, p_most_outstanding integer, p_most_waiting integer, p_most_cost double precision, p_most_age_s double precision) RETURNS TABLE(outstanding integer, refusal text, most_waiting integer, most_cost double precision, due_s double precision)
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    v_lane lane_state;
+    v_flow flow_state;
+BEGIN
+    outstanding := outstanding_v1(p_owner_id, p_most_outstanding);
+    SELECT r.refusal INTO refusal FROM lane_room_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s) r;
+    SELECT coalesce(l.most_waiting, p_most_waiting), coalesce(l.most_cost, p_most_cost)
+    INTO most_waiting, most_cost FROM (VALUES (p_function)) AS f (name) LEFT JOIN lane l ON l.name = f.name;
+    IF refusal IS NOT NULL THEN
+        v_lane := lane_state_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s);
+        SELECT s.* INTO v_flow FROM flow_states_v1(v_lane, ARRAY[p_owner_id], ARRAY[1.0], ARRAY[0.0]) s;
+        due_s := CASE WHEN v_lane.rate IS NOT NULL
+            THEN least(greatest(ceil(until_room_v1(v_lane, v_flow, 86400)), 1), 600) END;
+    END IF;
+    RETURN NEXT;
 END;
 $$;
 
@@ -4275,7 +4524,7 @@ DECLARE
     v_rates double precision[];
     v_works double precision[];
     v_waits double precision[] := array_fill(NULL::double precision, ARRAY[cardinality(p_ids)]);
-    v_flow_waits double precision[];
+    v_lane_waits double precision[];
     v_tags double precision[] := array_fill(0::double precision, ARRAY[cardinality(p_ids)]);
     v_entries bigint[];
     v_accepted integer[];
@@ -4284,6 +4533,7 @@ DECLARE
     v_tag double precision;
     n integer;
 BEGIN
+    p_costs := costs_v1(p_costs);
     FOR v_found IN
         SELECT u.n FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) JOIN job j ON j.id = u.id
     LOOP
@@ -4328,7 +4578,7 @@ BEGIN
     SELECT array_agg(a.outcome), array_agg(a.outstanding), array_agg(a.place), array_agg(a.due_s),
         array_agg(a.is_placed), array_agg(a.rate), array_agg(a.work)
     INTO v_outcomes, v_outstanding, v_places, v_due_s, v_is_placed, v_rates, v_works
-    FROM admit_v1(p_owner_ids, p_functions, p_costs, p_weights,
+    FROM admit_v1(p_ids, p_owner_ids, p_functions, p_costs, p_weights,
         -- What has started before is not held to its queue deadline any more. Products with what is tiny
         -- would underflow.
         ARRAY(SELECT greatest(CASE WHEN u.started = 0 THEN u.queue_s ELSE u.total_s END, 0.001)
@@ -4376,18 +4626,16 @@ BEGIN
     END LOOP;
     -- When each is known that comes before.
     FOR v_found IN
-        SELECT u.function, u.owner_id, u.weight, u.rate, array_agg(u.n ORDER BY u.n) AS numbers,
+        SELECT u.function, u.rate, array_agg(u.n ORDER BY u.n) AS numbers,
             array_agg(u.tag ORDER BY u.n) AS tags, array_agg(u.work ORDER BY u.n) AS works,
             array_agg(u.cost ORDER BY u.n) AS costs
-        FROM unnest(p_functions, p_owner_ids, p_costs, p_weights, v_outcomes, v_rates, v_tags, v_works)
-            WITH ORDINALITY AS u (function, owner_id, cost, weight, outcome, rate, tag, work, n)
-        WHERE u.outcome = 'accepted' AND u.rate IS NOT NULL
-        GROUP BY u.function, u.owner_id, u.weight, u.rate
+        FROM unnest(p_functions, p_costs, v_outcomes, v_rates, v_tags, v_works) WITH ORDINALITY
+            AS u (function, cost, outcome, rate, tag, work, n)
+        WHERE u.outcome = 'accepted' AND u.rate IS NOT NULL GROUP BY u.function, u.rate
     LOOP
-        v_flow_waits := waits_v1(v_found.function, v_found.owner_id, v_found.weight, v_found.rate,
-            v_found.tags, v_found.works, v_found.costs);
+        v_lane_waits := waits_v1(v_found.function, v_found.rate, v_found.tags, v_found.works, v_found.costs);
         FOR n IN 1 .. cardinality(v_found.numbers) LOOP
-            v_waits[v_found.numbers[n]] := v_flow_waits[n];
+            v_waits[v_found.numbers[n]] := v_lane_waits[n];
         END LOOP;
     END LOOP;
 
@@ -4656,23 +4904,49 @@ CREATE FUNCTION public.until_room_v1(p_lane public.lane_state, p_flow public.flo
         0,
         (p_lane.waiting - 0.5 * p_lane.most) * p_lane.work / greatest(p_lane.waiting, 1) / p_lane.rate,
         CASE WHEN p_lane.cost > 0
-            THEN (p_lane.cost - 0.5 * p_lane.most_cost) * p_lane.work / p_lane.cost / p_lane.rate ELSE 0 END,
+            THEN (p_lane.cost - 0.5 * p_lane.most_cost) * p_lane.work
+                / greatest(p_lane.cost, 1e-6) / p_lane.rate ELSE 0 END,
         p_lane.age_s - 0.5 * p_lane.most_age_s,
         ahead_of_next_v1(p_lane, p_flow) / p_lane.rate - 0.5 * p_limit_s)
 $$;
 
 
 --
--- Name: use_place_v1(text, uuid, double precision, uuid); Type: FUNCTION; Schema: public; Owner: -
+-- Name: place; Type: TABLE; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.use_place_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_id uuid) RETURNS void
+CREATE UNLOGGED TABLE public.place (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    lane text NOT NULL,
+    owner_id uuid NOT NULL,
+    weight double precision NOT NULL,
+    cost double precision NOT NULL,
+    idempotency_key text,
+    job_id uuid NOT NULL,
+    in_front boolean NOT NULL,
+    for_room boolean NOT NULL,
+    limit_s double precision NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    told_at timestamp with time zone NOT NULL,
+    CONSTRAINT place_cost_check CHECK (((cost = (0)::double precision) OR (cost >= (0.000000001)::double precision)))
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='500');
+
+
+--
+-- Name: use_place_v1(uuid); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.use_place_v1(p_id uuid) RETURNS public.place
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    v_place place;
 BEGIN
-    DELETE FROM place p WHERE p.id = p_id;
+    DELETE FROM place p WHERE p.id = p_id RETURNING p.* INTO STRICT v_place;
     UPDATE line n SET share = least(1, 0.9 * n.share + 0.1), used_at = clock_timestamp()
-    WHERE n.lane = p_lane AND n.owner_id = p_owner_id AND n.weight = p_weight;
+    WHERE n.lane = v_place.lane AND n.owner_id = v_place.owner_id AND n.weight = v_place.weight;
+    RETURN v_place;
 END;
 $$;
 
@@ -4699,27 +4973,85 @@ CREATE FUNCTION public.waiter_channel_v1(p_gateway text) RETURNS text
 
 
 --
--- Name: waits_v1(text, uuid, double precision, double precision, double precision[], double precision[], double precision[]); Type: FUNCTION; Schema: public; Owner: -
+-- Name: waits_v1(text, double precision, double precision[], double precision[], double precision[]); Type: FUNCTION; Schema: public; Owner: -
 --
 
-CREATE FUNCTION public.waits_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_rate double precision, p_tags double precision[], p_works double precision[], p_costs double precision[]) RETURNS double precision[]
+CREATE FUNCTION public.waits_v1(p_lane text, p_rate double precision, p_tags double precision[], p_works double precision[], p_costs double precision[]) RETURNS double precision[]
+    LANGUAGE sql STABLE
+    AS $$
+    -- Behind others a job also waits for the end of what runs: half of one, as a mean.
+    SELECT array_agg(
+        CASE WHEN least(u.work, u.ahead) > 0
+            THEN (least(u.work, u.ahead) + work_v1(u.cost) / 2) / p_rate ELSE 0 END ORDER BY u.n)
+    FROM unnest(aheads_v1(p_lane, p_tags), p_works, p_costs) WITH ORDINALITY AS u (ahead, work, cost, n)
+$$;
+
+
+--
+-- Name: with_line_v1(public.lane_state, public.flow_state); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.with_line_v1(p_lane public.lane_state, p_flow public.flow_state) RETURNS public.flow_state
     LANGUAGE plpgsql STABLE
     AS $$
+#variable_conflict use_column
 DECLARE
-    v_last integer := cardinality(p_tags);
-    v_first_ahead double precision := ahead_v1(p_lane, p_owner_id, p_weight, p_tags[1]);
-    v_slope double precision := 0;
+    v_now timestamptz := clock_timestamp();
 BEGIN
-    IF v_last > 1 THEN
-        v_slope := (ahead_v1(p_lane, p_owner_id, p_weight, p_tags[v_last]) - v_first_ahead)
-            / greatest(p_tags[v_last] - p_tags[1], 1e-300);
+    SELECT coalesce(max(n.share), 1) INTO p_flow.share FROM line n
+    WHERE n.lane = p_lane.name AND n.owner_id = p_flow.owner_id AND n.weight = p_flow.weight;
+    SELECT count(*), count(*) FILTER (WHERE c.is_own),
+        max(c.due_at) FILTER (WHERE c.is_own AND NOT c.in_front),
+        max(c.due_at) FILTER (WHERE c.is_own AND c.in_front),
+        max(c.limit_s) FILTER (WHERE c.is_own),
+        coalesce(sum(work_v1(c.cost)) FILTER (WHERE c.is_own), 0) * p_flow.share,
+        coalesce(sum(work_v1(c.cost)) FILTER (WHERE c.is_own AND c.due_at <= v_now + place_early_v1()), 0)
+            * p_flow.share
+    INTO p_flow.owned, p_flow.places, p_flow.end_at, p_flow.front_at, p_flow.limit_s, p_flow.line_work,
+        p_flow.kept_work
+    FROM (
+        SELECT p.*, p.weight = p_flow.weight AS is_own FROM place p
+        WHERE p.lane = p_lane.name AND p.owner_id = p_flow.owner_id AND p.told_at >= v_now - place_late_v1()
+    ) AS c;
+    RETURN p_flow;
+END;
+$$;
+
+
+--
+-- Name: with_starts_v1(public.lane_pace, double precision, double precision); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.with_starts_v1(p_pace public.lane_pace, p_starts double precision, p_work double precision) RETURNS public.lane_pace
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+DECLARE
+    v_start_s double precision := p_pace.span_s / nullif(p_pace.span_starts, 0);
+    v_kept double precision := exp(-least(p_pace.gap_s / least(greatest(20, 300 * v_start_s), 600), 50));
+    v_least double precision := greatest(20, 2 * p_pace.slots);
+    v_had double precision := p_pace.run_starts;
+BEGIN
+    IF p_pace.gap_s > greatest(5, 20 * v_start_s) THEN
+        p_pace.run_s := 0;
+        p_pace.run_starts := 0;
+        p_pace.run_work := 0;
+    ELSE
+        p_pace.run_s := p_pace.run_s + p_pace.gap_s;
+        p_pace.run_starts := p_pace.run_starts + p_starts;
+        p_pace.run_work := p_pace.run_work + p_work;
     END IF;
-    -- Behind others a job also waits for the end of what runs: half of one, as a mean.
-    RETURN (SELECT array_agg(
-        CASE WHEN a.ahead > 0 THEN (a.ahead + work_v1(a.cost) / 2) / p_rate ELSE 0 END ORDER BY a.n)
-        FROM (
-            SELECT u.n, u.cost, least(u.work, v_first_ahead + v_slope * (u.tag - p_tags[1])) AS ahead
-            FROM unnest(p_tags, p_works, p_costs) WITH ORDINALITY AS u (tag, work, cost, n)) AS a);
+    p_pace.span_s := v_kept * p_pace.span_s + p_pace.gap_s;
+    p_pace.span_starts := v_kept * p_pace.span_starts + p_starts;
+    p_pace.span_work := v_kept * p_pace.span_work + p_work;
+    p_pace.gap_s := 0;
+    p_pace.measured_at := p_pace.refreshed_at;
+    IF v_had < v_least AND p_pace.run_starts >= v_least
+        AND p_pace.run_starts * p_pace.span_s > 2 * p_pace.span_starts * p_pace.run_s THEN
+        p_pace.span_s := p_pace.run_s;
+        p_pace.span_starts := p_pace.run_starts;
+        p_pace.span_work := p_pace.run_work;
+    END IF;
+    RETURN p_pace;
 END;
 $$;
 
@@ -4743,6 +5075,39 @@ BEGIN
         p_ids := array_remove(p_ids, v_job.id);
     END LOOP;
     RETURN p_ids;
+END;
+$$;
+
+
+--
+-- Name: without_place_v1(public.place, public.lane_state, public.flow_state); Type: FUNCTION; Schema: public; Owner: -
+--
+
+CREATE FUNCTION public.without_place_v1(p_place public.place, INOUT lane public.lane_state, INOUT flow public.flow_state) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_is_due boolean := p_place.due_at <= v_now + place_early_v1();
+BEGIN
+    lane.places := lane.places - 1;
+    flow.owned := flow.owned - 1;
+    IF p_place.for_room THEN
+        lane.is_lined := EXISTS (
+            SELECT FROM place p
+            WHERE p.lane = lane.name AND p.for_room AND p.told_at >= v_now - place_late_v1());
+    END IF;
+    IF p_place.for_room AND v_is_due THEN
+        lane.kept := greatest(lane.kept - flow.share, 0);
+        lane.kept_cost := greatest(lane.kept_cost - flow.share * p_place.cost, 0);
+    END IF;
+    IF p_place.weight = flow.weight THEN
+        flow.places := flow.places - 1;
+        flow.line_work := greatest(flow.line_work - flow.share * work_v1(p_place.cost), 0);
+        IF v_is_due THEN
+            flow.kept_work := greatest(flow.kept_work - flow.share * work_v1(p_place.cost), 0);
+        END IF;
+    END IF;
 END;
 $$;
 
@@ -4959,6 +5324,18 @@ WITH (fillfactor='50');
 
 
 --
+-- Name: lane_look; Type: TABLE; Schema: public; Owner: -
+--
+
+CREATE UNLOGGED TABLE public.lane_look (
+    is_only boolean DEFAULT true NOT NULL,
+    at timestamp with time zone NOT NULL,
+    CONSTRAINT lane_look_is_only_check CHECK (is_only)
+)
+WITH (fillfactor='50');
+
+
+--
 -- Name: lane_owner; Type: TABLE; Schema: public; Owner: -
 --
 
@@ -4969,21 +5346,6 @@ CREATE TABLE public.lane_owner (
     last_tag double precision NOT NULL,
     CONSTRAINT lane_owner_last_tag_check CHECK ((last_tag >= (0)::double precision)),
     CONSTRAINT lane_owner_weight_check CHECK (((weight >= (0.000001)::double precision) AND (weight <= ('1000000'::numeric)::double precision)))
-)
-WITH (fillfactor='50');
-
-
---
--- Name: lane_started; Type: TABLE; Schema: public; Owner: -
---
-
-CREATE UNLOGGED TABLE public.lane_started (
-    lane text NOT NULL,
-    session_id uuid NOT NULL,
-    starts bigint NOT NULL,
-    work double precision NOT NULL,
-    short_at timestamp with time zone,
-    at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -5035,26 +5397,6 @@ CREATE TABLE public.owner_load (
     CONSTRAINT owner_load_unfinished_check CHECK ((unfinished >= 0))
 )
 WITH (fillfactor='50');
-
-
---
--- Name: place; Type: TABLE; Schema: public; Owner: -
---
-
-CREATE UNLOGGED TABLE public.place (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    lane text NOT NULL,
-    owner_id uuid NOT NULL,
-    weight double precision NOT NULL,
-    cost double precision NOT NULL,
-    idempotency_key text,
-    in_front boolean NOT NULL,
-    for_room boolean NOT NULL,
-    limit_s double precision NOT NULL,
-    due_at timestamp with time zone NOT NULL,
-    told_at timestamp with time zone NOT NULL
-)
-WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='500');
 
 
 --
@@ -5450,6 +5792,14 @@ ALTER TABLE ONLY public.job
 
 
 --
+-- Name: lane_look lane_look_pkey; Type: CONSTRAINT; Schema: public; Owner: -
+--
+
+ALTER TABLE ONLY public.lane_look
+    ADD CONSTRAINT lane_look_pkey PRIMARY KEY (is_only);
+
+
+--
 -- Name: lane_owner lane_owner_pkey; Type: CONSTRAINT; Schema: public; Owner: -
 --
 
@@ -5822,6 +6172,13 @@ CREATE INDEX place_due ON public.place USING btree (lane, due_at);
 --
 
 CREATE INDEX place_flow ON public.place USING btree (lane, owner_id, weight, due_at);
+
+
+--
+-- Name: place_job; Type: INDEX; Schema: public; Owner: -
+--
+
+CREATE INDEX place_job ON public.place USING btree (job_id);
 
 
 --

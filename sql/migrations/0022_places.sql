@@ -12,7 +12,7 @@
 -- and the rates are those that runners report.
 
 -- Work that each session has started in a lane, in all: a row that nobody else writes. `short_at`: when a
--- claim last brought less than it asked for.
+-- claim last brought less than it asked for; `at`: when it last brought something, or came short.
 CREATE UNLOGGED TABLE lane_started (
     lane text NOT NULL,
     session_id uuid NOT NULL,
@@ -28,6 +28,8 @@ CREATE UNLOGGED TABLE lane_pace (
     lane text PRIMARY KEY,
     waiting integer NOT NULL,
     waiting_work double precision NOT NULL,
+    -- Some of it could be started now.
+    is_backlogged boolean NOT NULL DEFAULT false,
     -- Work a second, leaning a little low; NULL: nothing is known.
     rate double precision CHECK (rate > 0),
     is_measured boolean NOT NULL,
@@ -35,6 +37,13 @@ CREATE UNLOGGED TABLE lane_pace (
     span_s double precision NOT NULL DEFAULT 0,
     span_starts double precision NOT NULL DEFAULT 0,
     span_work double precision NOT NULL DEFAULT 0,
+    -- There have been starts in this backlog, or what came before is known; and seconds since the last.
+    has_begun boolean NOT NULL DEFAULT false,
+    gap_s double precision NOT NULL DEFAULT 0,
+    -- The same as of the span, since the last stall.
+    run_s double precision NOT NULL DEFAULT 0,
+    run_starts double precision NOT NULL DEFAULT 0,
+    run_work double precision NOT NULL DEFAULT 0,
     measured_at timestamptz,
     -- Of live runners.
     slots double precision,
@@ -42,6 +51,12 @@ CREATE UNLOGGED TABLE lane_pace (
     starts bigint NOT NULL,
     work double precision NOT NULL,
     refreshed_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+-- When refresh_lanes_v1 last looked.
+CREATE UNLOGGED TABLE lane_look (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
 -- The line of a flow. `share`: how many of its places are used, of late.
@@ -61,8 +76,10 @@ CREATE UNLOGGED TABLE place (
     lane text NOT NULL,
     owner_id uuid NOT NULL,
     weight double precision NOT NULL,
-    cost double precision NOT NULL,
+    cost double precision NOT NULL CHECK (cost = 0 OR cost >= 1e-9),
     idempotency_key text,
+    -- The refused one's: whoever didn't hear of the refusal submits it again.
+    job_id uuid NOT NULL,
     -- Of who came back when told, and was refused all the same.
     in_front boolean NOT NULL,
     -- Given for want of room in the lane; otherwise for the time that its call could wait, `limit_s`: whoever
@@ -76,10 +93,18 @@ CREATE UNLOGGED TABLE place (
 CREATE INDEX place_due ON place (lane, due_at);
 CREATE INDEX place_flow ON place (lane, owner_id, weight, due_at);
 CREATE INDEX place_key ON place (owner_id, lane, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX place_job ON place (job_id);
 CREATE INDEX place_told ON place (told_at);
 
 CREATE FUNCTION work_v1(p_cost double precision)
 RETURNS double precision LANGUAGE sql IMMUTABLE AS $$ SELECT tag_step_v1(p_cost, 1) $$;
+
+-- Costs as they are kept: products and quotients of what is tiny would underflow, which is an error.
+CREATE FUNCTION costs_v1(p_costs double precision[])
+RETURNS double precision[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY(SELECT CASE WHEN u.cost BETWEEN 0 AND 1e-9 THEN 0 ELSE u.cost END
+        FROM unnest(p_costs) WITH ORDINALITY AS u (cost, n) ORDER BY u.n)
+$$;
 
 -- Before and after what it was told, a place is good for so long.
 CREATE FUNCTION place_early_v1() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '1 second' $$;
@@ -126,6 +151,8 @@ CREATE TYPE flow_state AS (
     end_at timestamptz,
     front_at timestamptz,
     places bigint,
+    -- Places of its owner in the lane, in all his flows.
+    owned bigint,
     -- The longest time that one of them allows.
     limit_s double precision,
     -- Work of all its places, and of those that are due: as much of it as comes back.
@@ -133,26 +160,32 @@ CREATE TYPE flow_state AS (
     kept_work double precision
 );
 
--- Work in a lane that comes before a job of a flow whose tag would be p_tag: of its own flow what lies before
--- the tag, of each other flow what does of its own. Tags tell it without a look at the jobs; but of what has
--- expired or was cancelled they know nothing, so it is at most what waits.
-CREATE FUNCTION ahead_v1(p_lane text, p_owner_id uuid, p_weight double precision, p_tag double precision)
-RETURNS double precision LANGUAGE plpgsql STABLE AS $$
+-- Work in a lane that comes before a job with each of the tags: of each flow what lies before the tag. Of
+-- its own flow that is all, once the tag is reserved. Tags tell it without a look at the jobs; but of what
+-- has expired or was cancelled they know nothing, so it is at most what waits. One pass over the flows,
+-- however many tags.
+CREATE FUNCTION aheads_v1(p_lane text, p_tags double precision[])
+RETURNS double precision[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_ahead double precision;
+    v_time double precision := coalesce((SELECT l.virtual_time FROM lane l WHERE l.name = p_lane), 0);
 BEGIN
-    SELECT greatest(0, p_tag - l.virtual_time) * p_weight + coalesce((
-        SELECT sum(o.weight * (least(o.last_tag, p_tag) - l.virtual_time)) FROM lane_owner o
-        WHERE o.lane = l.name AND least(o.last_tag, p_tag) > l.virtual_time
-            AND NOT (o.owner_id = p_owner_id AND o.weight = p_weight)), 0)
-    INTO v_ahead FROM lane l WHERE l.name = p_lane;
-    RETURN coalesce(v_ahead, 0);
+    RETURN ARRAY(
+        SELECT a.before + greatest(a.weights - a.weights_before, 0) * a.at FROM (
+            SELECT c.n, c.at, sum(c.weight) OVER () AS weights, sum(c.weight) OVER b AS weights_before,
+                sum(c.weight * c.at) OVER b AS before
+            FROM (
+                SELECT NULL::bigint AS n, o.last_tag - v_time AS at, o.weight FROM lane_owner o
+                WHERE o.lane = p_lane AND o.last_tag > v_time
+                UNION ALL
+                SELECT u.n, greatest(u.tag - v_time, 0), 0 FROM unnest(p_tags) WITH ORDINALITY AS u (tag, n)
+            ) AS c WINDOW b AS (ORDER BY c.at)
+        ) AS a WHERE a.n IS NOT NULL ORDER BY a.n);
 END;
 $$;
 
--- What waits in a lane: counted up to 500 jobs; of more, what is kept, as in lane_room_v1. p_most_cost and
--- p_most_age_s, where they are bounds, have cost and age known there too; otherwise those are estimated, and
--- NULL.
+-- What waits in a lane: counted up to 500 jobs, and up to a bound of at most 5,000; of more, what is kept,
+-- as in lane_room_v1. p_most_cost and p_most_age_s, where they are bounds, have cost and age known there too;
+-- otherwise those are estimated, and NULL.
 CREATE FUNCTION lane_backlog_v1(
     p_lane text, p_most integer, p_most_cost double precision, p_most_age_s double precision
 )
@@ -162,7 +195,8 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_kept record;
 BEGIN
-    SELECT count(*), coalesce(sum(c.cost), 0), coalesce(sum(work_v1(c.cost)), 0), min(c.queued_at)
+    SELECT count(*), coalesce(sum(c.cost) FILTER (WHERE c.cost >= 1e-9), 0),
+        coalesce(sum(work_v1(c.cost)), 0), min(c.queued_at)
     INTO waiting, cost, work, oldest_at FROM (
         SELECT j.cost, j.queued_at FROM job j WHERE j.function = p_lane AND j.state = 'queued'
         LIMIT 501) AS c;
@@ -173,7 +207,7 @@ BEGIN
     work := work / waiting;
     cost := cost / waiting;
     SELECT l.waiting, l.waiting_cost, l.oldest_at INTO v_kept FROM lane l WHERE l.name = p_lane;
-    IF v_kept.waiting > 500 AND v_kept.waiting < p_most THEN
+    IF p_most > 5000 AND v_kept.waiting > 500 AND v_kept.waiting < p_most THEN
         waiting := v_kept.waiting;
     ELSIF p_most > 500 THEN
         SELECT count(*) INTO waiting FROM (
@@ -187,7 +221,8 @@ BEGIN
         cost := v_kept.waiting_cost;
         oldest_at := v_kept.oldest_at;
     ELSE
-        SELECT sum(j.cost), min(j.queued_at) INTO cost, oldest_at FROM job j
+        SELECT coalesce(sum(j.cost) FILTER (WHERE j.cost >= 1e-9), 0), min(j.queued_at)
+        INTO cost, oldest_at FROM job j
         WHERE j.function = p_lane AND j.state = 'queued';
     END IF;
     RETURN NEXT;
@@ -228,58 +263,102 @@ BEGIN
 END;
 $$;
 
--- Whether so many more jobs of such cost and work can't simply all be let in: some bound is near, or it is so
--- small that the submissions under way might pass it. p_least_s is the shortest time that one of them may
--- wait.
+-- Whether so many more jobs of such cost and work can't simply all be let in: some bound is near, also if
+-- four such submissions are under way, or it is so small that it is cheap to keep to it strictly. p_least_s
+-- is the shortest time that one of them may wait.
 CREATE FUNCTION is_scarce_v1(
     p_lane lane_state, p_count double precision, p_cost double precision, p_work double precision,
     p_least_s double precision
 )
 RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_lane.places > 0 OR p_lane.most <= 500 OR p_lane.waiting + p_count > 0.8 * p_lane.most
-        OR p_lane.cost + p_cost > 0.8 * p_lane.most_cost OR p_lane.age_s > 0.8 * p_lane.most_age_s
+    SELECT p_lane.is_lined OR p_lane.most <= 5000 OR p_lane.waiting + 4 * p_count > 0.8 * p_lane.most
+        OR p_lane.cost + 4 * p_cost > 0.8 * p_lane.most_cost OR p_lane.age_s > 0.8 * p_lane.most_age_s
         OR coalesce((p_lane.work + p_work) / p_lane.rate > 0.5 * p_least_s, false)
 $$;
 
--- p_work is that of the submission's jobs of the flow together.
-CREATE FUNCTION flow_state_v1(
-    p_lane lane_state, p_owner_id uuid, p_weight double precision, p_work double precision
-)
-RETURNS flow_state LANGUAGE plpgsql STABLE AS $$
+-- The flows that a lane's rate is shared by: those with jobs that wait, or with places that are due. Where
+-- many wait, their tags tell, which stay for a while after jobs that were cancelled.
+CREATE FUNCTION active_flows_v1(p_lane lane_state)
+RETURNS TABLE (owner_id uuid, weight double precision) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
-    v_state flow_state;
-    v_time double precision;
-    v_weights double precision;
 BEGIN
-    SELECT l.virtual_time INTO v_time FROM lane l WHERE l.name = p_lane.name;
-    SELECT o.last_tag INTO v_state.tag FROM lane_owner o
-    WHERE o.lane = p_lane.name AND o.owner_id = p_owner_id AND o.weight = p_weight;
-    v_state.owner_id := p_owner_id;
-    v_state.weight := p_weight;
-    v_state.tag := greatest(v_state.tag, v_time, 0);
-    v_state.first_tag := v_state.tag;
-    v_state.first_ahead := ahead_v1(p_lane.name, p_owner_id, p_weight, v_state.first_tag);
-    v_state.last_tag := v_state.tag + p_work / p_weight;
-    v_state.last_ahead := ahead_v1(p_lane.name, p_owner_id, p_weight, v_state.last_tag);
-    SELECT p_weight + coalesce(sum(o.weight), 0) INTO v_weights FROM lane_owner o
-    WHERE o.lane = p_lane.name AND NOT (o.owner_id = p_owner_id AND o.weight = p_weight)
-        AND (o.last_tag > v_time OR p_lane.places > 0 AND EXISTS (
-            SELECT FROM place p
-            WHERE p.lane = o.lane AND p.owner_id = o.owner_id AND p.weight = o.weight
-                AND p.due_at <= v_now + place_early_v1() AND p.told_at >= v_now - place_late_v1()));
-    v_state.rate := p_lane.rate * p_weight / v_weights;
-    SELECT coalesce(max(n.share), 1) INTO v_state.share FROM line n
-    WHERE n.lane = p_lane.name AND n.owner_id = p_owner_id AND n.weight = p_weight;
-    SELECT count(*), max(p.due_at) FILTER (WHERE NOT p.in_front), max(p.due_at) FILTER (WHERE p.in_front),
-        max(p.limit_s), coalesce(sum(work_v1(p.cost)), 0) * v_state.share,
-        coalesce(sum(work_v1(p.cost)) FILTER (WHERE p.due_at <= v_now + place_early_v1()), 0) * v_state.share
-    INTO v_state.places, v_state.end_at, v_state.front_at, v_state.limit_s, v_state.line_work,
-        v_state.kept_work
-    FROM place p
-    WHERE p.lane = p_lane.name AND p.owner_id = p_owner_id AND p.weight = p_weight
-        AND p.told_at >= v_now - place_late_v1();
-    RETURN v_state;
+    RETURN QUERY
+    SELECT j.owner_id, j.weight FROM job j
+    WHERE p_lane.waiting <= 500 AND j.function = p_lane.name AND j.state = 'queued'
+    UNION
+    SELECT o.owner_id, o.weight FROM lane l JOIN lane_owner o ON o.lane = l.name
+    WHERE p_lane.waiting > 500 AND l.name = p_lane.name AND o.last_tag > l.virtual_time
+    UNION
+    SELECT p.owner_id, p.weight FROM place p
+    WHERE p_lane.places > 0 AND p.lane = p_lane.name
+        AND p.due_at <= v_now + place_early_v1() AND p.told_at >= v_now - place_late_v1();
+END;
+$$;
+
+-- A row for each of the flows, in their order. The arrays are parallel; p_works is the work of the
+-- submission's jobs of the flow together. What others wait for is read once for all.
+CREATE FUNCTION flow_states_v1(
+    p_lane lane_state, p_owner_ids uuid[], p_weights double precision[], p_works double precision[]
+)
+RETURNS SETOF flow_state LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_state flow_state;
+    v_size integer := cardinality(p_owner_ids);
+    v_time double precision := coalesce((SELECT l.virtual_time FROM lane l WHERE l.name = p_lane.name), 0);
+    v_tags double precision[];
+    v_weights double precision[];
+    v_aheads double precision[];
+BEGIN
+    WITH active AS MATERIALIZED (SELECT a.owner_id, a.weight FROM active_flows_v1(p_lane) a),
+        others AS MATERIALIZED (SELECT coalesce(sum(a.weight), 0) AS weight FROM active a)
+    SELECT array_agg(greatest(o.last_tag, v_time) ORDER BY u.n),
+        array_agg(greatest(t.weight - coalesce(a.weight, 0), 0) + u.weight ORDER BY u.n)
+    INTO v_tags, v_weights
+    FROM unnest(p_owner_ids, p_weights) WITH ORDINALITY AS u (owner_id, weight, n)
+        CROSS JOIN others t
+        LEFT JOIN lane_owner o ON o.lane = p_lane.name AND o.owner_id = u.owner_id AND o.weight = u.weight
+        LEFT JOIN active a ON a.owner_id = u.owner_id AND a.weight = u.weight;
+    v_aheads := aheads_v1(p_lane.name, v_tags || ARRAY(
+        SELECT u.tag + u.work / u.weight FROM unnest(v_tags, p_works, p_weights) WITH ORDINALITY
+            AS u (tag, work, weight, n) ORDER BY u.n));
+    FOR n IN 1 .. v_size LOOP
+        v_state.owner_id := p_owner_ids[n];
+        v_state.weight := p_weights[n];
+        v_state.rate := p_lane.rate * p_weights[n] / v_weights[n];
+        v_state.tag := v_tags[n];
+        v_state.first_tag := v_tags[n];
+        v_state.first_ahead := v_aheads[n];
+        v_state.last_tag := v_tags[n] + p_works[n] / p_weights[n];
+        v_state.last_ahead := v_aheads[v_size + n] + p_works[n];
+        RETURN NEXT with_line_v1(p_lane, v_state);
+    END LOOP;
+END;
+$$;
+
+-- A flow with what is known of its line.
+CREATE FUNCTION with_line_v1(p_lane lane_state, p_flow flow_state)
+RETURNS flow_state LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    SELECT coalesce(max(n.share), 1) INTO p_flow.share FROM line n
+    WHERE n.lane = p_lane.name AND n.owner_id = p_flow.owner_id AND n.weight = p_flow.weight;
+    SELECT count(*), count(*) FILTER (WHERE c.is_own),
+        max(c.due_at) FILTER (WHERE c.is_own AND NOT c.in_front),
+        max(c.due_at) FILTER (WHERE c.is_own AND c.in_front),
+        max(c.limit_s) FILTER (WHERE c.is_own),
+        coalesce(sum(work_v1(c.cost)) FILTER (WHERE c.is_own), 0) * p_flow.share,
+        coalesce(sum(work_v1(c.cost)) FILTER (WHERE c.is_own AND c.due_at <= v_now + place_early_v1()), 0)
+            * p_flow.share
+    INTO p_flow.owned, p_flow.places, p_flow.end_at, p_flow.front_at, p_flow.limit_s, p_flow.line_work,
+        p_flow.kept_work
+    FROM (
+        SELECT p.*, p.weight = p_flow.weight AS is_own FROM place p
+        WHERE p.lane = p_lane.name AND p.owner_id = p_flow.owner_id AND p.told_at >= v_now - place_late_v1()
+    ) AS c;
+    RETURN p_flow;
 END;
 $$;
 
@@ -289,37 +368,4 @@ RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
     SELECT least(p_lane.work, p_flow.first_ahead + CASE WHEN p_flow.last_tag > p_flow.first_tag
         THEN (p_flow.last_ahead - p_flow.first_ahead) * (p_flow.tag - p_flow.first_tag)
             / (p_flow.last_tag - p_flow.first_tag) ELSE 0 END)
-$$;
-
--- Why a lane takes no job of a flow, if it doesn't; NULL: it does. Whoever has a place may fill the bounds.
--- While anybody has one for want of room, others leave half, and what is kept for places that are due: that
--- slack absorbs a drain slower than thought. p_limit_s is how long the job may wait; others may
--- count on half of it while their flow has places of such calls, else on four fifths, so that jobs rarely
--- expire.
-CREATE FUNCTION refusal_v1(
-    p_lane lane_state, p_flow flow_state, p_limit_s double precision, p_is_placed boolean
-)
-RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    v_part double precision := CASE WHEN p_is_placed OR NOT p_lane.is_lined THEN 1 ELSE 0.5 END;
-    v_time_part double precision := CASE WHEN p_flow.limit_s >= p_limit_s THEN 0.5 ELSE 0.8 END;
-    v_kept double precision := CASE WHEN p_is_placed THEN 0 ELSE p_lane.kept END;
-    v_kept_cost double precision := CASE WHEN p_is_placed THEN 0 ELSE p_lane.kept_cost END;
-    v_ahead double precision;
-BEGIN
-    IF p_lane.waiting + v_kept >= v_part * p_lane.most THEN
-        RETURN 'backlog-full';
-    ELSIF p_lane.cost + v_kept_cost >= v_part * p_lane.most_cost THEN
-        RETURN 'backlog-costly';
-    ELSIF p_lane.age_s > v_part * p_lane.most_age_s THEN
-        RETURN 'backlog-old';
-    END IF;
-    v_ahead := ahead_of_next_v1(p_lane, p_flow);
-    IF v_ahead > p_lane.rate * p_limit_s
-        OR NOT p_is_placed AND v_ahead + coalesce(p_flow.kept_work, 0)
-            > v_time_part * p_lane.rate * p_limit_s THEN
-        RETURN 'no-capacity';
-    END IF;
-    RETURN NULL;
-END;
 $$;

@@ -41,7 +41,7 @@ DECLARE
     v_rates double precision[];
     v_works double precision[];
     v_waits double precision[] := array_fill(NULL::double precision, ARRAY[cardinality(p_ids)]);
-    v_flow_waits double precision[];
+    v_lane_waits double precision[];
     v_tags double precision[] := array_fill(0::double precision, ARRAY[cardinality(p_ids)]);
     v_entries bigint[];
     v_accepted integer[];
@@ -50,6 +50,7 @@ DECLARE
     v_tag double precision;
     n integer;
 BEGIN
+    p_costs := costs_v1(p_costs);
     FOR v_found IN
         SELECT u.n FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) JOIN job j ON j.id = u.id
     LOOP
@@ -94,7 +95,7 @@ BEGIN
     SELECT array_agg(a.outcome), array_agg(a.outstanding), array_agg(a.place), array_agg(a.due_s),
         array_agg(a.is_placed), array_agg(a.rate), array_agg(a.work)
     INTO v_outcomes, v_outstanding, v_places, v_due_s, v_is_placed, v_rates, v_works
-    FROM admit_v1(p_owner_ids, p_functions, p_costs, p_weights,
+    FROM admit_v1(p_ids, p_owner_ids, p_functions, p_costs, p_weights,
         -- What has started before is not held to its queue deadline any more. Products with what is tiny
         -- would underflow.
         ARRAY(SELECT greatest(CASE WHEN u.started = 0 THEN u.queue_s ELSE u.total_s END, 0.001)
@@ -142,18 +143,16 @@ BEGIN
     END LOOP;
     -- When each is known that comes before.
     FOR v_found IN
-        SELECT u.function, u.owner_id, u.weight, u.rate, array_agg(u.n ORDER BY u.n) AS numbers,
+        SELECT u.function, u.rate, array_agg(u.n ORDER BY u.n) AS numbers,
             array_agg(u.tag ORDER BY u.n) AS tags, array_agg(u.work ORDER BY u.n) AS works,
             array_agg(u.cost ORDER BY u.n) AS costs
-        FROM unnest(p_functions, p_owner_ids, p_costs, p_weights, v_outcomes, v_rates, v_tags, v_works)
-            WITH ORDINALITY AS u (function, owner_id, cost, weight, outcome, rate, tag, work, n)
-        WHERE u.outcome = 'accepted' AND u.rate IS NOT NULL
-        GROUP BY u.function, u.owner_id, u.weight, u.rate
+        FROM unnest(p_functions, p_costs, v_outcomes, v_rates, v_tags, v_works) WITH ORDINALITY
+            AS u (function, cost, outcome, rate, tag, work, n)
+        WHERE u.outcome = 'accepted' AND u.rate IS NOT NULL GROUP BY u.function, u.rate
     LOOP
-        v_flow_waits := waits_v1(v_found.function, v_found.owner_id, v_found.weight, v_found.rate,
-            v_found.tags, v_found.works, v_found.costs);
+        v_lane_waits := waits_v1(v_found.function, v_found.rate, v_found.tags, v_found.works, v_found.costs);
         FOR n IN 1 .. cardinality(v_found.numbers) LOOP
-            v_waits[v_found.numbers[n]] := v_flow_waits[n];
+            v_waits[v_found.numbers[n]] := v_lane_waits[n];
         END LOOP;
     END LOOP;
 
@@ -237,6 +236,7 @@ DECLARE
     v_lane lane_state;
     v_flow flow_state;
 BEGIN
+    p_costs := costs_v1(p_costs);
     SELECT sum(u.cost), sum(work_v1(u.cost)), sum(tag_step_v1(u.cost, p_weight))
     INTO STRICT v_cost, v_work, v_steps FROM unnest(p_costs) AS u (cost);
     outstanding := outstanding_v1(p_owner_id, p_most_outstanding);
@@ -246,10 +246,12 @@ BEGIN
         PERFORM pg_advisory_xact_lock(line_lock_v1(p_function));
         v_lane := lane_state_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s);
     END IF;
-    v_flow := flow_state_v1(v_lane, p_owner_id, p_weight, v_work);
+    SELECT s.* INTO v_flow
+    FROM flow_states_v1(v_lane, ARRAY[p_owner_id], ARRAY[p_weight], ARRAY[v_work]) s;
     refusal := CASE WHEN outstanding + v_size > p_most_outstanding THEN 'quota-exceeded'
         ELSE refusal_v1(v_lane, v_flow, p_limit_s, false) END;
-    -- As if all but the last job were in already.
+    -- As if all but the last job were in already. Half of the bound is for those who come one by one.
+    v_lane.is_lined := false;
     v_lane.waiting := v_lane.waiting + v_size - 1;
     v_lane.cost := v_lane.cost + v_cost - p_costs[v_size];
     v_lane.work := v_lane.work + v_work - work_v1(p_costs[v_size]);
@@ -261,6 +263,38 @@ BEGIN
     ELSIF refusal <> 'quota-exceeded' AND v_lane.rate IS NOT NULL
         AND v_size <= v_lane.most AND v_cost <= v_lane.most_cost THEN
         due_s := least(greatest(ceil(until_room_v1(v_lane, v_flow, p_limit_s)), 1), 600);
+    END IF;
+    RETURN NEXT;
+END;
+$$;
+
+-- What there is before a batch, before its inputs are read. Nothing is reserved: what is admitted meanwhile
+-- takes the room. Batches may wait for a day, so `due_s` looks at what may wait, and not at how long.
+CREATE FUNCTION room_v1(
+    p_owner_id uuid, p_function text, p_most_outstanding integer, p_most_waiting integer,
+    p_most_cost double precision, p_most_age_s double precision
+)
+RETURNS TABLE (
+    outstanding integer, refusal text, most_waiting integer, most_cost double precision,
+    due_s double precision
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_lane lane_state;
+    v_flow flow_state;
+BEGIN
+    outstanding := outstanding_v1(p_owner_id, p_most_outstanding);
+    SELECT r.refusal INTO refusal FROM lane_room_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s) r;
+    SELECT coalesce(l.most_waiting, p_most_waiting), coalesce(l.most_cost, p_most_cost)
+    INTO most_waiting, most_cost FROM (VALUES (p_function)) AS f (name) LEFT JOIN lane l ON l.name = f.name;
+    IF refusal IS NOT NULL THEN
+        v_lane := lane_state_v1(p_function, p_most_waiting, p_most_cost, p_most_age_s);
+        SELECT s.* INTO v_flow FROM flow_states_v1(v_lane, ARRAY[p_owner_id], ARRAY[1.0], ARRAY[0.0]) s;
+        due_s := CASE WHEN v_lane.rate IS NOT NULL
+            THEN least(greatest(ceil(until_room_v1(v_lane, v_flow, 86400)), 1), 600) END;
     END IF;
     RETURN NEXT;
 END;

@@ -1,7 +1,8 @@
 -- How fast lanes drain.
 
--- As claim_v1, and what is started is counted, in a row of the session's own: nobody waits for it. `short_at`
--- is written a few times a second at most, so that runners that look in vain write next to nothing.
+-- As claim_v1, and what is started is counted, in a row of the session's own: nobody waits for it. That a
+-- claim came short is written a few times a second at most, so that runners that look in vain write next to
+-- nothing.
 CREATE FUNCTION claim_v2(
     p_session_id uuid, p_claim_id uuid, p_functions text[], p_interfaces text[], p_groups integer[],
     p_expected_s double precision[], p_free integer[], p_lease_s double precision, p_alone integer
@@ -39,38 +40,53 @@ BEGIN
         END IF;
     END LOOP;
     -- Nobody else has these rows, nor does a session claim twice at once: no order is needed.
-    INSERT INTO lane_started AS s (lane, session_id, starts, work, at)
-    SELECT u.name, p_session_id, sum(u.starts), sum(u.work), v_now
+    INSERT INTO lane_started AS s (lane, session_id, starts, work, short_at, at)
+    SELECT u.name, p_session_id, sum(u.starts), sum(u.work),
+        CASE WHEN u.name = ANY (v_short) THEN v_now END, v_now
     FROM unnest(p_functions, v_starts, v_works) AS u (name, starts, work)
-    WHERE u.starts > 0 GROUP BY u.name
+    GROUP BY u.name
+    HAVING sum(u.starts) > 0 OR u.name = ANY (v_short) AND NOT EXISTS (
+        SELECT FROM lane_started o WHERE o.lane = u.name AND o.session_id = p_session_id
+            AND o.short_at > v_now - interval '0.2 seconds')
     ON CONFLICT (lane, session_id) DO UPDATE
-    SET starts = s.starts + excluded.starts, work = s.work + excluded.work, at = excluded.at;
-    UPDATE lane_started s SET short_at = v_now
-    WHERE s.lane = ANY (v_short) AND s.session_id = p_session_id
-        AND (s.short_at IS NULL OR s.short_at < v_now - interval '0.2 seconds');
+    SET starts = s.starts + excluded.starts, work = s.work + excluded.work,
+        short_at = coalesce(excluded.short_at, s.short_at), at = excluded.at;
 END;
 $$;
 
+-- Of live runners that don't drain: the lanes of their jobs.
+CREATE FUNCTION live_runners_v1()
+RETURNS TABLE (id uuid, interfaces jsonb, report bytea) LANGUAGE sql STABLE AS $$
+    SELECT u.id, u.interfaces, r.report FROM runner u LEFT JOIN runner_report r ON r.runner_id = u.id
+    WHERE u.left_at IS NULL AND NOT u.draining AND u.seen_at > clock_timestamp() - runner_silence_v1()
+$$;
+
+-- A rate that one can reckon with.
+CREATE FUNCTION bounded_rate_v1(p_rate double precision)
+RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_rate IS NOT NULL THEN least(greatest(p_rate, 1e-9), 1e12) END
+$$;
+
 -- The rates of lanes as live runners report them: work that their slots do in a second; NULL where they
--- can't tell yet. Of costed inputs by the time for a cost of 1, of others by an execution's.
+-- can't tell yet. Of costed inputs by the time for a cost of 1, of others by an execution's. `is_counted`:
+-- the runner claims by claim_v2; what one of an older release starts isn't known.
 CREATE FUNCTION reported_rates_v1()
-RETURNS TABLE (lane text, slots double precision, rate double precision)
+RETURNS TABLE (lane text, slots double precision, rate double precision, is_counted boolean)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_report bytea;
+    v_runner record;
 BEGIN
-    FOR v_report IN
-        SELECT r.report FROM runner_report r JOIN runner u ON u.id = r.runner_id
-        WHERE u.left_at IS NULL AND NOT u.draining AND u.seen_at > clock_timestamp() - runner_silence_v1()
-    LOOP
+    FOR v_runner IN SELECT l.id, l.report FROM live_runners_v1() l WHERE l.report IS NOT NULL LOOP
         BEGIN
             RETURN QUERY
-            SELECT c.name, c.slots, c.slots / nullif(coalesce(nullif(c.cost_s, 0), c.mean_s), 0)
+            SELECT c.name, least(c.slots, 1e6),
+                bounded_rate_v1(c.slots / nullif(coalesce(nullif(c.cost_s, 0), c.mean_s), 0)),
+                EXISTS (SELECT FROM lane_started s WHERE s.lane = c.name AND s.session_id = v_runner.id)
             FROM (
                 SELECT e.key AS name, (e.value ->> 'slots')::double precision AS slots,
                     (e.value ->> 'cost_s')::double precision AS cost_s,
                     (e.value ->> 'mean_s')::double precision AS mean_s
-                FROM json_each(convert_from(v_report, 'UTF8')::json -> 'functions') AS e
+                FROM json_each(convert_from(v_runner.report, 'UTF8')::json -> 'functions') AS e
             ) AS c WHERE c.slots > 0;
         EXCEPTION WHEN data_exception OR invalid_text_representation OR untranslatable_character THEN
             NULL; -- another version's, or with a character that Postgres' text can't hold
@@ -79,10 +95,36 @@ BEGIN
 END;
 $$;
 
--- What is measured of a lane since the last look. Only spans count in which jobs waited all the time, as in
--- others it is their arrival that is measured; older ones count for less, by 20 s or 300 starts, whichever is
--- longer: fewer starts would tell more of chance than of the rate. Where slots come or go, what was measured
--- is taken in proportion, and soon replaced.
+-- Whether jobs of a lane wait that a live runner could start now: not those whose retry isn't due, nor
+-- those of an interface that nobody serves. Where no runner tells of the lane, all are taken to be such.
+CREATE FUNCTION is_backlogged_v1(p_lane text)
+RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_interfaces text[] := ARRAY(
+        SELECT DISTINCT l.interfaces ->> p_lane FROM live_runners_v1() l WHERE l.interfaces ? p_lane);
+BEGIN
+    IF cardinality(v_interfaces) = 0 THEN
+        v_interfaces := ARRAY(
+            SELECT DISTINCT c.interface FROM (
+                SELECT j.interface FROM job j WHERE j.function = p_lane AND j.state = 'queued'
+                LIMIT 100) AS c);
+    END IF;
+    RETURN EXISTS (
+        SELECT FROM unnest(v_interfaces) AS i (interface) WHERE EXISTS (
+            SELECT FROM job j WHERE j.function = p_lane AND j.interface = i.interface AND j.state = 'queued'
+                AND j.due_at IS NULL));
+END;
+$$;
+
+-- What is measured of a lane since the last look. Only spans count in which jobs waited all the time, and
+-- no claim came short (idle runners look each second), as in others it is their arrival that is measured.
+-- Older ones count for less, by 20 s or 300 starts, whichever is longer: fewer starts would tell more of
+-- chance than of the rate. Where slots come or go, what was measured is taken in proportion, and soon
+-- replaced.
+--
+-- The first starts fill the slots: only from then on is counted. Time without a start is counted when one
+-- comes. After a stall, such as that of a model that loads, a new run begins; if its first starts come twice
+-- as fast as what is measured, they replace it.
 CREATE FUNCTION measured_v1(p_pace lane_pace, p_is_served boolean, p_short_at timestamptz, p_before lane_pace)
 RETURNS lane_pace LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -95,20 +137,65 @@ BEGIN
         v_kept := least(1, greatest(
             2 / nullif(p_before.span_s, 0), 4 / nullif(p_before.span_starts, 0)));
         p_before.span_work := p_before.span_work * v_change;
+        p_before.run_s := 0;
+        p_before.run_starts := 0;
+        p_before.run_work := 0;
     ELSE
         p_pace.slots := coalesce(p_before.slots, p_pace.slots); -- many small changes are a large one
     END IF;
     p_pace.span_s := v_kept * p_before.span_s;
     p_pace.span_starts := v_kept * p_before.span_starts;
     p_pace.span_work := v_kept * p_before.span_work;
+    p_pace.run_s := p_before.run_s;
+    p_pace.run_starts := p_before.run_starts;
+    p_pace.run_work := p_before.run_work;
     p_pace.measured_at := p_before.measured_at;
-    IF v_s BETWEEN 0.001 AND 10 AND p_before.waiting > 0 AND p_pace.waiting > 0 AND v_starts >= 0
-        AND (p_is_served OR v_starts > 0) AND coalesce(p_short_at < p_before.refreshed_at, true) THEN
-        v_kept := exp(-v_s / least(greatest(20, 300 * p_pace.span_s / nullif(p_pace.span_starts, 0)), 600));
-        p_pace.span_s := v_kept * p_pace.span_s + v_s;
-        p_pace.span_starts := v_kept * p_pace.span_starts + v_starts;
-        p_pace.span_work := v_kept * p_pace.span_work + p_pace.work - p_before.work;
-        p_pace.measured_at := p_pace.refreshed_at;
+    p_pace.gap_s := 0;
+    p_pace.has_begun := p_pace.span_starts > 0;
+    IF v_s BETWEEN 0.001 AND 10 AND p_before.is_backlogged AND p_pace.is_backlogged AND v_starts >= 0
+        AND (p_is_served OR v_starts > 0)
+        AND coalesce(p_short_at < least(p_before.refreshed_at, p_pace.refreshed_at - interval '1.5 seconds'),
+            true) THEN
+        p_pace.has_begun := p_before.has_begun OR v_starts > 0;
+        IF p_before.has_begun THEN
+            p_pace.gap_s := p_before.gap_s + v_s;
+        END IF;
+        IF p_before.has_begun AND v_starts > 0 THEN
+            p_pace := with_starts_v1(p_pace, v_starts, p_pace.work - p_before.work);
+        END IF;
+    END IF;
+    RETURN p_pace;
+END;
+$$;
+
+-- Takes starts, and the time before them, into what is measured.
+CREATE FUNCTION with_starts_v1(p_pace lane_pace, p_starts double precision, p_work double precision)
+RETURNS lane_pace LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_start_s double precision := p_pace.span_s / nullif(p_pace.span_starts, 0);
+    v_kept double precision := exp(-least(p_pace.gap_s / least(greatest(20, 300 * v_start_s), 600), 50));
+    v_least double precision := greatest(20, 2 * p_pace.slots);
+    v_had double precision := p_pace.run_starts;
+BEGIN
+    IF p_pace.gap_s > greatest(5, 20 * v_start_s) THEN
+        p_pace.run_s := 0;
+        p_pace.run_starts := 0;
+        p_pace.run_work := 0;
+    ELSE
+        p_pace.run_s := p_pace.run_s + p_pace.gap_s;
+        p_pace.run_starts := p_pace.run_starts + p_starts;
+        p_pace.run_work := p_pace.run_work + p_work;
+    END IF;
+    p_pace.span_s := v_kept * p_pace.span_s + p_pace.gap_s;
+    p_pace.span_starts := v_kept * p_pace.span_starts + p_starts;
+    p_pace.span_work := v_kept * p_pace.span_work + p_work;
+    p_pace.gap_s := 0;
+    p_pace.measured_at := p_pace.refreshed_at;
+    IF v_had < v_least AND p_pace.run_starts >= v_least
+        AND p_pace.run_starts * p_pace.span_s > 2 * p_pace.span_starts * p_pace.run_s THEN
+        p_pace.span_s := p_pace.run_s;
+        p_pace.span_starts := p_pace.run_starts;
+        p_pace.span_work := p_pace.run_work;
     END IF;
     RETURN p_pace;
 END;
@@ -133,7 +220,7 @@ BEGIN
                 AND (p.told_at < v_now - place_late_v1() OR p.told_at > v_now + interval '601 seconds')
             RETURNING p.owner_id, p.weight
         )
-        UPDATE line n SET share = greatest(0.05, n.share * 0.9 ^ g.places), used_at = v_now
+        UPDATE line n SET share = greatest(0.05, n.share * 0.9 ^ least(g.places, 100)), used_at = v_now
         FROM (SELECT o.owner_id, o.weight, count(*) AS places FROM gone o GROUP BY 1, 2) AS g
         WHERE n.lane = v_lane AND n.owner_id = g.owner_id AND n.weight = g.weight;
     END LOOP;
@@ -147,9 +234,94 @@ BEGIN
 END;
 $$;
 
+-- What a look finds of a lane. p_reported: what live runners report together, NULL for one that none does;
+-- p_started: the sums of lane_started.
+CREATE FUNCTION lane_pace_v1(
+    p_lane text, p_slots double precision, p_reported double precision, p_is_served boolean,
+    p_is_counted boolean, p_started lane_started, p_before lane_pace
+)
+RETURNS lane_pace LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_pace lane_pace;
+    v_rate double precision;
+BEGIN
+    v_pace.lane := p_lane;
+    SELECT b.waiting, b.work INTO v_pace.waiting, v_pace.waiting_work
+    FROM lane_backlog_v1(p_lane, 2147483647, NULL, NULL) b;
+    v_pace.is_backlogged := v_pace.waiting > 0 AND is_backlogged_v1(p_lane);
+    v_pace.slots := p_slots;
+    v_pace.starts := coalesce(p_started.starts, 0);
+    v_pace.work := coalesce(p_started.work, 0);
+    v_pace.span_s := 0;
+    v_pace.span_starts := 0;
+    v_pace.span_work := 0;
+    v_pace.run_s := 0;
+    v_pace.run_starts := 0;
+    v_pace.run_work := 0;
+    v_pace.gap_s := 0;
+    v_pace.has_begun := false;
+    v_pace.refreshed_at := v_now;
+    IF p_before.lane IS NOT NULL THEN
+        v_pace := measured_v1(v_pace, p_is_served, p_started.short_at, p_before);
+    END IF;
+    -- Counts that have been multiplied are a little less than whole.
+    v_pace.is_measured := p_is_counted AND v_pace.span_starts > 3.9
+        AND coalesce(v_pace.measured_at > v_now - interval '10 minutes', false)
+        AND coalesce(p_is_served OR p_started.at > v_now - interval '30 seconds', false);
+    v_rate := p_reported;
+    IF v_pace.is_measured THEN
+        v_rate := v_pace.span_work / (v_pace.span_s + v_pace.gap_s);
+        -- So soon after a beginning, or a stall, reports know better.
+        IF v_pace.run_s < 20 AND v_rate < p_reported / 4 THEN
+            v_rate := p_reported;
+        END IF;
+    END IF;
+    -- A little low: whoever is told a little late finds room, whoever is told early doesn't.
+    v_pace.rate := 0.95 * bounded_rate_v1(v_rate);
+    RETURN v_pace;
+END;
+$$;
+
+-- Writes what a look found, unless all is as it was: an idle lane costs no writes.
+CREATE FUNCTION keep_pace_v1(p_pace lane_pace, p_before lane_pace)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    p_before.refreshed_at := p_pace.refreshed_at;
+    IF NOT p_pace.is_backlogged AND p_before IS NOT DISTINCT FROM p_pace THEN
+        RETURN;
+    END IF;
+    INSERT INTO lane_pace SELECT p_pace.*
+    ON CONFLICT (lane) DO UPDATE SET (
+        waiting, waiting_work, is_backlogged, rate, is_measured, span_s, span_starts, span_work, has_begun,
+        gap_s, run_s, run_starts, run_work, measured_at, slots, starts, work, refreshed_at
+    ) = ROW (
+        excluded.waiting, excluded.waiting_work, excluded.is_backlogged, excluded.rate, excluded.is_measured,
+        excluded.span_s, excluded.span_starts, excluded.span_work, excluded.has_begun, excluded.gap_s,
+        excluded.run_s, excluded.run_starts, excluded.run_work, excluded.measured_at, excluded.slots,
+        excluded.starts, excluded.work, excluded.refreshed_at);
+END;
+$$;
+
+-- Forgets rows of sessions that have ended, with what they count for.
+CREATE FUNCTION forget_sessions_v1()
+RETURNS void LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM lane_started s WHERE (s.lane, s.session_id) IN (
+            SELECT o.lane, o.session_id FROM lane_started o
+            WHERE o.at < clock_timestamp() - interval '1 hour'
+                AND NOT EXISTS (SELECT FROM live_runners_v1() l WHERE l.id = o.session_id)
+            FOR UPDATE OF o SKIP LOCKED)
+        RETURNING s.lane, s.starts, s.work
+    )
+    UPDATE lane_pace p SET starts = p.starts - g.starts, work = p.work - g.work
+    FROM (SELECT o.lane, sum(o.starts) AS starts, sum(o.work) AS work FROM gone o GROUP BY o.lane) AS g
+    WHERE p.lane = g.lane
+$$;
+
 -- Looks at what waits in each lane, at what was started and at what runners report; forgets places whose
 -- time is over. For the loop of maintenance: it waits for nobody. False where it was done less than p_every_s
--- ago, or another process is at it.
+-- ago, or another process is at it. A lane whose numbers can't be reckoned with has no rate; the others do.
 CREATE FUNCTION refresh_lanes_v1(p_every_s double precision)
 RETURNS boolean LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -158,66 +330,41 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_found record;
     v_before lane_pace;
-    v_pace lane_pace;
-    v_is_measured boolean;
+    v_names text[] := '{}';
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('headrace.refresh', 0)) OR EXISTS (
-        SELECT FROM lane_pace p
-        WHERE p.refreshed_at BETWEEN v_now - make_interval(secs => p_every_s) AND v_now) THEN
+        SELECT FROM lane_look l
+        WHERE l.at BETWEEN v_now - make_interval(secs => p_every_s) AND v_now) THEN
         RETURN false;
     END IF;
+    INSERT INTO lane_look (at) VALUES (v_now) ON CONFLICT (is_only) DO UPDATE SET at = excluded.at;
     FOR v_found IN
         WITH reported AS MATERIALIZED (
-            SELECT r.lane, sum(r.slots) AS slots, sum(r.rate) AS rate
+            SELECT r.lane, sum(r.slots) AS slots, sum(r.rate) AS rate, bool_and(r.is_counted) AS is_counted
             FROM reported_rates_v1() r GROUP BY r.lane
         ), started AS MATERIALIZED (
             SELECT s.lane, sum(s.starts)::bigint AS starts, sum(s.work) AS work, max(s.short_at) AS short_at,
                 max(s.at) AS at
             FROM lane_started s GROUP BY s.lane
         )
-        SELECT n.name, r.lane IS NOT NULL AS is_served, r.slots, r.rate, coalesce(s.starts, 0) AS starts,
-            coalesce(s.work, 0) AS work, s.short_at, s.at, b.waiting, b.work AS waiting_work
+        SELECT n.name, r.lane IS NOT NULL AS is_served, r.slots, r.rate,
+            coalesce(r.is_counted, true) AS is_counted,
+            ROW (n.name, NULL::uuid, s.starts, s.work, s.short_at, s.at)::lane_started AS started
         FROM (SELECT l.name FROM lane l UNION SELECT r.lane FROM reported r) AS n
             LEFT JOIN reported r ON r.lane = n.name LEFT JOIN started s ON s.lane = n.name
-            CROSS JOIN LATERAL lane_backlog_v1(n.name, 2147483647, NULL, NULL) AS b
         ORDER BY n.name
     LOOP
         SELECT p.* INTO v_before FROM lane_pace p WHERE p.lane = v_found.name;
-        v_pace.lane := v_found.name;
-        v_pace.waiting := v_found.waiting;
-        v_pace.waiting_work := v_found.waiting_work;
-        v_pace.slots := v_found.slots;
-        v_pace.starts := v_found.starts;
-        v_pace.work := v_found.work;
-        v_pace.span_s := 0;
-        v_pace.span_starts := 0;
-        v_pace.span_work := 0;
-        v_pace.measured_at := NULL;
-        v_pace.refreshed_at := clock_timestamp();
-        IF v_before.lane IS NOT NULL THEN
-            v_pace := measured_v1(v_pace, v_found.is_served, v_found.short_at, v_before);
-        END IF;
-        -- A little low: whoever is told a little late finds room, whoever is told early doesn't.
-        v_pace.is_measured := v_pace.span_starts >= 4
-            AND v_pace.measured_at > v_now - interval '10 minutes'
-            AND (v_found.is_served OR v_found.at > v_now - interval '30 seconds');
-        v_pace.is_measured := coalesce(v_pace.is_measured, false);
-        v_pace.rate := 0.95 * CASE WHEN v_pace.is_measured
-            THEN greatest(v_pace.span_work / v_pace.span_s, 1e-9) ELSE v_found.rate END;
-        DELETE FROM lane_pace p WHERE p.lane = v_found.name;
-        INSERT INTO lane_pace SELECT v_pace.*;
+        BEGIN
+            PERFORM keep_pace_v1(lane_pace_v1(v_found.name, v_found.slots, v_found.rate, v_found.is_served,
+                v_found.is_counted, v_found.started, v_before), v_before);
+            v_names := v_names || v_found.name;
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+            RAISE WARNING 'the rate of lane % can''t be told: %', v_found.name, SQLERRM;
+        END;
     END LOOP;
-    DELETE FROM lane_pace p WHERE p.refreshed_at < v_now;
-    -- Rows of sessions that have ended, with what they count for.
-    WITH gone AS (
-        DELETE FROM lane_started s WHERE (s.lane, s.session_id) IN (
-            SELECT o.lane, o.session_id FROM lane_started o WHERE o.at < v_now - interval '1 hour'
-            FOR UPDATE SKIP LOCKED)
-        RETURNING s.lane, s.starts, s.work
-    )
-    UPDATE lane_pace p SET starts = p.starts - g.starts, work = p.work - g.work
-    FROM (SELECT o.lane, sum(o.starts) AS starts, sum(o.work) AS work FROM gone o GROUP BY o.lane) AS g
-    WHERE p.lane = g.lane;
+    DELETE FROM lane_pace p WHERE p.lane <> ALL (v_names);
+    PERFORM forget_sessions_v1();
     PERFORM expire_places_v1();
     RETURN true;
 END;

@@ -5,19 +5,10 @@ SELECT batch_id::text, outcome FROM open_batch_v1(
 );
 
 -- name: room
--- Nothing is reserved: what is admitted meanwhile takes the room. Batches may wait for a day, so `due_s`
--- looks at what may wait, and not at how long.
-SELECT outstanding_v1(%(owner_id)s::uuid, %(most_outstanding)s::integer) AS outstanding, r.refusal,
-    coalesce(l.most_waiting, %(most_waiting)s::integer) AS most_waiting,
-    coalesce(l.most_cost, %(most_cost)s::double precision) AS most_cost,
-    CASE WHEN r.refusal IS NOT NULL THEN (
-        SELECT least(greatest(ceil(
-            until_room_v1(s, flow_state_v1(s, %(owner_id)s::uuid, 1, 0), 86400)), 1), 600)
-        FROM lane_state_v1(
-            %(function)s::text, %(most_waiting)s::integer, %(most_cost)s, %(most_age_s)s) AS s
-        WHERE s.rate IS NOT NULL) END AS due_s
-FROM lane_room_v1(%(function)s::text, %(most_waiting)s::integer, %(most_cost)s, %(most_age_s)s) AS r
-LEFT JOIN lane AS l ON l.name = %(function)s::text;
+SELECT outstanding, refusal, most_waiting, most_cost, due_s FROM room_v1(
+    %(owner_id)s::uuid, %(function)s, %(most_outstanding)s::integer, %(most_waiting)s::integer,
+    %(most_cost)s, %(most_age_s)s
+);
 
 -- name: admit
 SELECT refusal, tag, outstanding, due_s FROM admit_batch_v2(
@@ -33,7 +24,7 @@ SELECT release_tags_v1(%(function)s, %(owner_id)s::uuid, %(weight)s, %(tag)s, (
 -- The large arrays in binary: as text, an input would be sent at twice its size.
 SELECT fill_batch_v1(
     %(batch_id)s::uuid, %(first)s::integer, %(interface)s, %(ids)s::uuid[], %(inputs)b::bytea[],
-    %(digests)b::bytea[], %(costs)s::double precision[], %(tag)s, %(weight)s, %(attempts)s::integer,
+    %(digests)b::bytea[], costs_v1(%(costs)s::double precision[]), %(tag)s, %(weight)s, %(attempts)s::integer,
     %(queue_s)s, %(total_s)s, %(traceparent)s
 ) AS tag;
 

@@ -11,7 +11,7 @@ from harness.postgres import query
 EMPTY = (
     "TRUNCATE owner, lane, audit, job, job_event, batch, idempotency, gateway, function, runner,"
     " job_items, procrastinate_jobs, usage_expired, usage_minute, usage_changed, lane_started,"
-    " lane_pace, line, place CASCADE"
+    " lane_pace, lane_look, line, place CASCADE"
 )
 
 

@@ -136,6 +136,6 @@ def test_nobody_waits_where_there_is_room(database_url: str) -> None:
             await set_rate(database, 2.0)
             async with database.transaction(within=30) as transaction:
                 await transaction.fetch("SELECT pg_advisory_xact_lock(line_lock_v1(%s))", [LANE])
-                assert (await come(database, owner, most_waiting=1000)).outcome == "accepted"
+                assert (await come(database, owner, most_waiting=10_000)).outcome == "accepted"
 
     asyncio.run(scenario())

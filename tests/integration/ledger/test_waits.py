@@ -41,7 +41,9 @@ def test_accepted_jobs_are_told_their_wait(database_url: str) -> None:
         # Another owner's first job goes beside the first owner's first ones.
         other = await make_owner(database)
         beside = await come(database, other)
-        assert beside.wait_s == pytest.approx(0, abs=1.0)
+        assert beside.wait_s == 0
+        # His second one waits for the first of both.
+        assert (await come(database, other)).wait_s == pytest.approx(2.5 / RATE)
         await set_rate(database, None)
         assert (await come(database, owner)).wait_s is None
 
