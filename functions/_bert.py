@@ -26,15 +26,24 @@ _FP32_TOKENS: Final = 32
 def is_bert(transformer: object) -> bool:
     """Whether it is BERT as transformers has it, and reads texts only.
 
-    Other families count positions in ways of their own; an adapter's layers aren't linear ones.
+    Other families count positions in ways of their own; an adapter's layers aren't linear ones. In training
+    a pass leaves numbers out by chance, and a hook may do anything in the pass of the module that has it.
     """
     import torch
     from transformers.models.bert.modeling_bert import BertModel
 
     if type(transformer) is not BertModel or cast("Any", transformer).config.is_decoder:
         return False
+    if any(map(_does_more, transformer.modules())):
+        return False
     layers = [part for layer in transformer.encoder.layer for part in _linear_parts(layer)]
     return all(type(one) is torch.nn.Linear and cast("Any", one).bias is not None for one in layers)
+
+
+def _does_more(module: Any) -> bool:
+    """Whether something is done to a module's outputs that isn't in its class."""
+    hooks = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001 - there is no other way
+    return bool(module.training or hooks or "forward" in vars(module))
 
 
 def _linear_parts(layer: Any) -> list[torch.nn.Linear]:

@@ -43,7 +43,9 @@ class Encoder:
         import torch
 
         with torch.inference_mode():
-            embedded = self._padded(tokens) if self._in_one_row is None else self._unpadded(tokens)
+            # A text without any token has no place in a row, nor anything to attend to.
+            is_plain = self._in_one_row is not None and all(tokens)
+            embedded = self._unpadded(tokens) if is_plain else self._padded(tokens)
             unit = torch.nn.functional.normalize(embedded.float(), dim=1)
             return cast("Any", unit.cpu().double().round(decimals=_DECIMALS)).tolist()
 
@@ -84,4 +86,6 @@ def _reader(library: SentenceTransformer) -> Callable[[list[str]], list[list[int
         return read
     read(["It is set."])
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
+    # Which a copy doesn't keep.
+    backend.encode_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens
     return lambda texts: [one.ids for one in backend.encode_batch_fast(texts)]

@@ -182,7 +182,7 @@ class BatchExecution(Start):
         if not isinstance(outputs, list | tuple):
             kind = type(outputs).__name__
             raise InvalidOutput(f"the function returned {kind}, not a list of {len(items)} outputs")
-        given = cast("Sequence[object]", outputs)
+        given = list(cast("Sequence[object]", outputs))  # the author's own may shrink meanwhile
         if len(given) != len(items):
             raise InvalidOutput(f"the function returned {len(given)} outputs for {len(items)} inputs")
         return (self._answer(one, output) for one, output in zip(items, given, strict=True))
@@ -190,9 +190,9 @@ class BatchExecution(Start):
     def _answer(self, one: _Item, output: object) -> Outcome:
         if one.call.is_stopped:  # the body may have left it out
             return self._fail(one, STOPPED)
-        if isinstance(output, Exception):
-            return self._fail(one, self._failure(output, one.call))
         try:
+            if isinstance(output, Exception):  # which asks an author's class
+                return self._fail(one, self._failure(output, one.call))
             done = self._done(one.frame.job_id, output)
         except BaseException as error:
             return self._fail(one, self._failure(error, one.call))

@@ -87,6 +87,10 @@ def run(connection: socket.socket, config: bytes) -> None:
     """The target of the child process; `config` is an `ExecutorConfig` as JSON."""
     signal_on_parent_death(signal.SIGKILL)
     settings = msgspec.json.decode(config, type=ExecutorConfig)
+    if settings.logs_plainly:
+        logs.configure_plain()
+    else:
+        logs.configure()
     lead_group(settings.nice)  # with all that functions start: it is killed as one
     adopt_orphans()  # what leaves the group stays below this process, and is found when it ends
     leave_fork_server()
@@ -94,10 +98,6 @@ def run(connection: socket.socket, config: bytes) -> None:
         # The supervisor ends executors: by closing the channel, or with SIGKILL. No body runs yet.
         signal.signal(number, signal.SIG_IGN)
     stacks_fd = open_stacks()
-    if settings.logs_plainly:
-        logs.configure_plain()
-    else:
-        logs.configure()
     hide_messages(settings.log_errors)
     sys.path[:] = [*settings.path]
     limit_threads(settings.threads)

@@ -34,17 +34,18 @@ def _imported(code: CodeType) -> Iterator[str]:
             yield one.module.partition(".")[0]
 
 
-def fingerprint(*declared: Callable[..., Any]) -> str:
-    """A hash of what the functions do: equal for equal code, whatever its file, lines and process.
+def fingerprint(function: Callable[..., Any], *others: Callable[..., Any]) -> str:
+    """A hash of what a function does: equal for equal code, whatever its file, lines and process.
 
-    It covers what they name in their own module, and whole modules of their package that this one imports.
+    It covers what the function names in its own module, and whole modules of its package that this one
+    imports; what is true of it is true of the others, such as loaders, whose own modules count as a whole.
     """
     digest = hashlib.sha256()
-    for one in declared:
+    for one in (function, *others):
         for code in reachable_code(one):
             digest.update(told_of(code))
-    modules = [inspect.unwrap(one).__module__ or "" for one in declared]  # `exec` may name none
-    for name, part in helper_modules(modules).items():
+    own, *more = (inspect.unwrap(one).__module__ or "" for one in (function, *others))  # `exec` may name none
+    for name, part in helper_modules(own, more).items():
         digest.update(name.encode(errors="replace") + b"\0" + part)
     return digest.hexdigest()
 

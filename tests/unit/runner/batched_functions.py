@@ -142,6 +142,39 @@ def fails_when_told(inputs: list[Ask], *, calls: list[Call]) -> list[str]:
     return upper(inputs)
 
 
+class Broken:
+    """Fails for whoever asks what it is."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override] - as authors err
+        raise RuntimeError("out of order")
+
+
+@function(batch=BATCH)
+def broken(inputs: list[Ask]) -> list[Any]:
+    return [Broken() if one.how == "raise" else one.text.upper() for one in inputs]
+
+
+class Shrinking(BaseModel):
+    """An output that takes another one off the list when it becomes JSON."""
+
+    text: str
+
+    @field_serializer("text")
+    def once(self, text: str) -> str:
+        kept.pop()
+        return text
+
+
+kept: list[Shrinking] = []
+
+
+@function(batch=BATCH)
+def shrinks(inputs: list[Ask]) -> list[Shrinking]:
+    kept[:] = [Shrinking(text=one.text) for one in inputs]
+    return kept
+
+
 class Written(BaseModel):
     after: str
 

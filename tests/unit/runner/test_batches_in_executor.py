@@ -129,3 +129,14 @@ def test_progress_is_told_by_each_call(executor: Child) -> None:
     assert batch.outcomes == [1, 1]
     told = [(frame.job_id, frame.fraction, frame.message) for frame in executor.reported]
     assert told == [(one, number / 2, one) for number, one in enumerate(batch.ids)]
+
+
+def test_an_output_that_cant_even_be_looked_at_fails_alone(executor: Child) -> None:
+    batch = executor.end(executor.run_batch("broken", {"text": "a"}, {"how": "raise"}, {"text": "c"}))
+    assert batch.outcomes == ["A", "function-failed", "C"]
+    assert executor.end(executor.run_batch("each", {"text": "a"})).outcomes == ["A"]
+
+
+def test_a_list_that_shrinks_while_its_outputs_are_encoded_answers_each(executor: Child) -> None:
+    batch = executor.end(executor.run_batch("shrinks", *({"text": text} for text in "abc")))
+    assert batch.outcomes == [{"text": text} for text in "abc"]

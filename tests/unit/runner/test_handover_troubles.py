@@ -10,8 +10,7 @@ from handover_bench import Clock, hand_over, lose_replies, mend, run, take_nothi
 from job_bench import JobBench, Row
 from rig import Gateway
 
-from gpu_runner.frames import Done, Failed
-from gpu_runner.jobs import unsettled
+from gpu_runner.frames import Failed
 from headrace.errors import DatabaseBusy, DatabaseError, DatabaseNotReached, DatabaseUnavailable
 from headrace.link.frames import Error, Fenced, Handed, Lost, Result
 
@@ -228,66 +227,6 @@ def test_done_while_that_isnt_known_it_is_answered_and_settled(*, is_there: bool
             assert bench.ledger.rows == {}
         assert len(bench.ledger.handovers) <= sent + 1  # none that began after its end
         assert {call.job_id for _, calls in bench.ledger.handovers for call in calls} == {job_id}
-
-    run(scenario)
-
-
-def test_while_much_waits_to_be_settled_no_more_is_sent_and_nothing_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(unsettled, "MOST_BYTES", 2 * 1100)
-
-    async def scenario(bench: JobBench, _: Clock) -> None:
-        (executor,) = bench.executors
-        lose_replies(bench)
-        bench.ledger.trouble["finish"] = lambda _: DatabaseUnavailable("it doesn't answer")
-        known = [bench.gateway.send("many") for _ in range(3)]
-        for job_id in known:
-            hand_over(bench, job_id)
-        await tried(bench)
-        for job_id in known:  # all were sent: their ends wait, beyond the bound too
-            executor.finish(job_id)
-            assert isinstance(bench.told(job_id), Result)
-        assert (bench.handovers.settling.count(), bench.handovers.settling.is_full) == (3, True)
-
-        ends, runs = bench.gateway.send("many"), bench.gateway.send("many")
-        hand_over(bench, ends)
-        hand_over(bench, runs)
-        await bench.settled()
-        executor.finish(ends)
-        assert isinstance(bench.told(ends), Result)  # as if nothing had been asked
-        assert bench.told(runs) is None
-        assert [one.job_id for one in bench.handovers._new] == [runs]
-        assert {call.job_id for _, calls in bench.ledger.handovers for call in calls} == set(known)
-
-        mend(bench)
-        await bench.ledger.until(lambda: bench.told(runs))
-        assert bench.told(runs) == Handed(runs)
-        assert [bench.ledger.rows[job_id].state for job_id in known] == ["succeeded"] * 3
-        assert ends not in bench.ledger.rows
-        executor.finish(runs)
-
-    run(scenario)
-
-
-def test_large_outputs_count_against_what_may_wait_to_be_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unsettled, "MOST_BYTES", 50_000)
-
-    async def scenario(bench: JobBench, _: Clock) -> None:
-        (executor,) = bench.executors
-        lose_replies(bench)
-        bench.ledger.trouble["finish"] = lambda _: DatabaseUnavailable("it doesn't answer")
-        small, large = bench.gateway.send("many"), bench.gateway.send("many")
-        hand_over(bench, small)
-        hand_over(bench, large)
-        await tried(bench)
-        executor.finish(small)
-        assert not bench.handovers.settling.is_full
-        executor.say(Done(large, b'"%b"' % (b"x" * 50_000), 0.1))
-        assert bench.handovers.settling.is_full
-        mend(bench)
-        await bench.ledger.until(lambda: not bench.handovers.settling.count())
-        assert not bench.handovers.settling.is_full
 
     run(scenario)
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from harness import tiny_encoder
 
-from functions import _bert
+from functions import _bert, _prepacked
 from functions._bert import _FP32_TOKENS
 from functions._encoder import Encoder
 from functions._prepacked import product, product_and_sum
@@ -119,6 +119,21 @@ def test_texts_are_read_as_the_library_reads_them(library):
     assert encoder.tokenize(TEXTS) == theirs
 
 
+def test_special_tokens_that_are_to_be_read_as_text_are(library):
+    library = copy.deepcopy(library)
+    before = Encoder(library).tokenize(["[CLS] x"])
+    library.tokenizer.split_special_tokens = True
+    found = Encoder(library).tokenize(["[CLS] x"])
+    assert found != before
+    assert found == library.tokenizer(["[CLS] x"])["input_ids"]
+
+
+def test_a_text_without_any_token_is_padded(library, unpadded):
+    ours, theirs = (one.embed([[], [2, 4, 3]]) for one in (unpadded, padded(library)))
+    assert ours == theirs
+    assert not any(map(math.isnan, ours[0]))
+
+
 def test_a_tokenizer_that_is_not_of_the_fast_kind_reads_by_itself(library, monkeypatch):
     monkeypatch.setattr(type(library.tokenizer), "is_fast", False)
     encoder = Encoder(library)
@@ -168,7 +183,9 @@ def test_on_another_device_texts_are_padded(library):
     assert Encoder(Elsewhere())._in_one_row is None  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("change", ["a decoder", "an adapter", "no bias"])
+@pytest.mark.parametrize(
+    "change", ["a decoder", "an adapter", "no bias", "training", "a hook", "a hook before", "another forward"]
+)
 def test_a_bert_with_other_parts_is_padded(library, change):
     library = copy.deepcopy(library)
     bert = library[0].auto_model
@@ -180,6 +197,14 @@ def test_a_bert_with_other_parts_is_padded(library, change):
             attention.value = torch.nn.Sequential(attention.value)
         case "no bias":
             attention.key.bias = None
+        case "training":
+            bert.encoder.layer[1].train()
+        case "a hook":
+            attention.value.register_forward_hook(lambda *_: None)
+        case "a hook before":
+            bert.encoder.register_forward_pre_hook(lambda *_: None)
+        case "another forward":
+            attention.value.forward = attention.key.forward
     assert Encoder(library)._in_one_row is None
 
 
@@ -272,6 +297,61 @@ def test_plain_weights_are_used_where_torch_lacks_the_operators(monkeypatch, lac
         made = layer(rows)
         assert torch.equal(product(layer)(rows), made)
         assert torch.equal(product_and_sum(layer)(rows, others), made + others)
+
+
+def takes_nothing(*_):
+    raise TypeError("another signature")
+
+
+def makes_something_else(rows, _, bias, *__):
+    return rows.new_zeros(len(rows), len(bias))
+
+
+def makes_something_longer(rows, _, bias, *__):
+    return rows.new_zeros(len(rows), len(bias) + 1)
+
+
+@in_bf16
+@pytest.mark.parametrize("multiply", [takes_nothing, makes_something_else, makes_something_longer])
+@pytest.mark.parametrize("when", ["laid out", "multiplied"])
+def test_plain_weights_are_used_where_operators_are_not_as_expected(monkeypatch, caplog, multiply, when):
+    _prepacked._tell.cache_clear()
+    (layer,), rows, others = (
+        layers_of(1, torch.bfloat16),
+        rows_of(24, torch.bfloat16),
+        rows_of(40, torch.bfloat16),
+    )
+
+    class Operator:
+        def __call__(self, *given):
+            return multiply(*given)
+
+        def binary(self, rows, others, *_):
+            return multiply(rows, None, others[0])
+
+    there = SimpleNamespace(
+        _linear_pointwise=Operator(),
+        _reorder_linear_weight=takes_nothing if when == "laid out" else lambda weight, _: weight,
+    )
+    monkeypatch.setattr(torch.ops, "mkldnn", there)
+    with torch.inference_mode():
+        made = layer(rows)
+        assert torch.equal(product(layer)(rows), made)
+        assert torch.equal(product_and_sum(layer)(rows, others), made + others)
+    assert "weights stay as they are" in caplog.text
+
+
+@in_bf16
+def test_operators_that_are_as_expected_are_used(caplog):
+    _prepacked._tell.cache_clear()
+    layers = layers_of(2, torch.bfloat16)
+    laid_out, summed = product(*layers), product_and_sum(layers[0])
+    for layer in layers:
+        layer.weight.data.zero_()
+    with torch.inference_mode():
+        assert laid_out(rows_of(24, torch.bfloat16)).abs().max() > 1
+        assert summed(rows_of(24, torch.bfloat16), rows_of(40, torch.bfloat16).zero_()).abs().max() > 1
+    assert not caplog.records
 
 
 @pytest.mark.real_models
