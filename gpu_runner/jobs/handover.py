@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from typing import Final, NamedTuple
 
 from gpu_runner.calls import LocalCall
@@ -74,7 +74,7 @@ class Handovers:
         self._claims = claims
         self._metrics = metrics
         self._open: set[Recording] = set()
-        self._new: deque[Recording] = deque()
+        self._new: OrderedDict[Recording, None] = OrderedDict()  # any of them may be taken out
         self._again: deque[_Batch] = deque()
         self._is_turn_of_again = False
         self._users: Counter[str] = Counter()
@@ -89,7 +89,7 @@ class Handovers:
             return
         recording = Recording(call, asked, self._ended)
         self._open.add(recording)
-        self._new.append(recording)
+        self._new[recording] = None
         self._any.set()
 
     def cancelled(self, job_id: str) -> None:
@@ -156,13 +156,13 @@ class Handovers:
         gathered: list[Recording] = []
         size = 0
         while self._new and len(gathered) < _MOST:
-            recording = self._new[0]
+            recording = next(iter(self._new))
             if not recording.is_over:
                 size += recording.call.size
                 if gathered and size > _MOST_BYTES:
                     break
                 gathered.append(recording)
-            self._new.popleft()
+            del self._new[recording]
         return gathered
 
     def _failed(self, batch: _Batch, error: DatabaseError) -> None:
@@ -242,7 +242,7 @@ class Handovers:
         recording.is_over = True
         self._open.discard(recording)
         if not recording.claim_id:
-            self._new.remove(recording)  # it may be long until they are sent
+            del self._new[recording]  # it may be long until they are sent
         if not self._open:
             self._emptied.set()
         if recording.claim_id:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from gpu_runner.clock import boot_time
 from gpu_runner.jobs.session import Ledger
 from gpu_runner.metrics import RunnerMetrics
-from headrace.errors import DatabaseError
+from headrace.errors import DatabaseBusy, DatabaseError, DatabaseUnavailable
 from headrace.ledger.execution import Outcome
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Unsettled(NamedTuple):
 class Settling:
     """Tells the ledger of such ends again and again, until it has taken them or surely never had the jobs.
 
+    One that Postgres refuses for good is dropped then too: it would keep its bytes, and those stop handovers.
     Nothing is recorded anew here: a job that the ledger hasn't got isn't wanted any more.
 
     Args:
@@ -63,7 +64,7 @@ class Settling:
         self._any = asyncio.Event()
 
     def add(self, end: Unsettled) -> None:
-        """Have one settled; none is ever dropped."""
+        """Have one settled; none is dropped while the ledger may yet take it."""
         was_full = self.is_full
         self._unsettled[end.outcome.token] = end
         self._bytes += end.size
@@ -96,13 +97,28 @@ class Settling:
         is_last = boot_time() >= end.until
         try:
             states = await self._ledger.finish([end.outcome])  # one by one: Postgres may refuse one of them
+        except (DatabaseUnavailable, DatabaseBusy) as error:
+            self._put_off(job_id, error)
+            return
         except DatabaseError as error:
-            log.debug("the end of job %s, which may not be there, can't be recorded yet: %s", job_id, error)
-            return
-        if job_id in states:
-            self._metrics.finished(end.function, end.outcome.kind)
-        elif not is_last:
-            return
+            if not is_last:
+                self._put_off(job_id, error)
+                return
+            log.error(
+                "Postgres refuses the end of job %s, which its caller knows, and it is dropped: if the job "
+                "is there, it starts again or fails once its lease is over: %s",
+                job_id,
+                error,
+            )
+        else:
+            if job_id in states:
+                self._metrics.finished(end.function, end.outcome.kind)
+            elif not is_last:
+                return
         del self._unsettled[end.outcome.token]
         self._bytes -= end.size
         self._on_settled(end.claim_id)
+
+    @staticmethod
+    def _put_off(job_id: str, error: DatabaseError) -> None:
+        log.debug("the end of job %s, which may not be there, can't be recorded yet: %s", job_id, error)
