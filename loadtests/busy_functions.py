@@ -42,8 +42,9 @@ async def linger(input: Length) -> float:  # noqa: A002 - likewise
 
 
 @function(budget=_LONG, examples=[{"seconds": 0}])
-def light(input: Length) -> float:  # noqa: A002 - likewise
-    """Do nothing, in the slot that functions share."""
+async def light(input: Length) -> float:  # noqa: A002 - likewise
+    """Wait in a slot of its own, too: other calls of it wait for that."""
+    await asyncio.sleep(input.seconds)
     return input.seconds
 
 

@@ -32,7 +32,7 @@ from typing import NamedTuple, cast
 
 import psutil
 import uvloop
-from peers import Load, Service, bare, has_wrk, litserve, wrk
+from peers import Load, Service, bare, end, has_wrk, litserve, wrk
 
 BODY = json.dumps(
     {
@@ -135,8 +135,7 @@ def site(port: int, functions: str = "echo", **settings: str) -> Generator[tuple
                     break
             yield psutil.Process(process.pid), Path(folder, "home", "key").read_text().strip()
         finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(30)
+            end(process, signal.SIGINT)
 
 
 def cpu_seconds(root: psutil.Process) -> float:

@@ -73,11 +73,14 @@ def first_come(calls: Sequence[Arrival], servers: int) -> list[float]:
 
 
 def busiest(instants: Sequence[float]) -> int:
-    """How many of these, in seconds, fall within the same second."""
-    counts: dict[int, int] = {}
-    for instant in instants:
-        counts[int(instant)] = counts.get(int(instant), 0) + 1
-    return max(counts.values(), default=0)
+    """How many of these, in seconds, fall within one second, whenever that begins."""
+    most, first = 0, 0
+    ordered = sorted(instants)
+    for last, instant in enumerate(ordered):
+        while instant - ordered[first] >= 1:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
 
 
 def percentile(values: Sequence[float], share: float) -> float:

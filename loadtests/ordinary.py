@@ -6,13 +6,15 @@ Starts a site with an executor for each core in a folder of its own. Three phase
 *idle*; *computing*, in which every slot burns its core; *sleeping*, in which every slot sleeps. While slots
 are busy, as many jobs wait as may. In all phases clients ask at random instants, so many times a second each:
 
-- 202: a call that is to be a job, of a function that does nothing; it waits while the slots are busy;
+- 202: a call that is to be a job; it waits in all phases, as its function's own slot is kept busy, and is
+  cancelled after the phase;
 - status: `GET` of a job that waits;
 - refusal: a call of a function whose backlog is full, 503. It has a slot of its own, in which a job waits for
   nothing, so that its backlog is full in idle phases, too.
 
-A client measures from its request to the whole answer. Ends with status 1 where p50 or p99 of any of them is
-over twice that of the idle phases, or something else was answered.
+Instants are drawn beforehand, whatever becomes of the requests before, and a client measures from the
+instant to the whole answer. Ends with status 1 where p50 or p99 of any of them is over twice that of the idle
+phases, or something else was answered.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ _MOST: Final = 2.0
 _PATIENCE_S: Final = 60.0
 _LONG_S: Final = 600.0
 _SETTLING_S: Final = 1.0
+_TIMER_S: Final = 0.0015
 
 Times = dict[tuple[str, str], list[float]]
 
@@ -70,13 +73,13 @@ class Clients:
         self._backlog = backlog
         self._slots = slots
         self._lingering = ""
-        self._last = ""
+        self._accepted: list[str] = []
 
     async def prepare(self) -> None:
         """Fill the backlog that is full in all phases, and have all paths taken once."""
         await self._until_ready()
-        jobs = [await self._submit("linger", "sleep") for _ in range(self._slots)]
-        for job_id in jobs:
+        functions = [*["linger"] * self._slots, *["light"] * self._slots]
+        for job_id in [await self._submit(function, "sleep") for function in functions]:
             await self._until(job_id, {"running"})
         self._lingering = await self._submit("linger", "sleep")
         await self._batch("linger", "sleep", self._backlog - 1)
@@ -84,25 +87,29 @@ class Clients:
 
     async def measure(self, phase: str, seconds: float) -> None:
         """One phase."""
-        ends_at = time.monotonic() + seconds
         async with self._busy(phase) if phase in _BUSY else contextlib.nullcontext():
             await asyncio.sleep(_SETTLING_S)
+            ends_at = time.monotonic() + seconds
             async with asyncio.TaskGroup() as tasks:
                 for kind in _KINDS:
                     tasks.create_task(self._ask(phase, kind, ends_at))
-        if self._last:
-            await self._until(self._last, FINAL)
+        while self._accepted:
+            await self._wire.request("POST", f"/jobs/{self._accepted.pop()}/cancel")
 
     async def _ask(self, phase: str, kind: str, ends_at: float) -> None:
-        while time.monotonic() < ends_at:
-            await asyncio.sleep(random.expovariate(self._rate))
-            began = time.perf_counter()
-            answer = await self._request(kind)
-            self.times[phase, kind].append(time.perf_counter() - began)
-            if answer.status != _KINDS[kind]:
-                self.others[f"{kind}: {answer.status} {answer.body[:200]!r}"] += 1
-            elif kind == "202":
-                self._last = answer.json()["job_id"]
+        due = time.monotonic()
+        async with asyncio.TaskGroup() as requests:
+            while (due := due + random.expovariate(self._rate)) < ends_at:
+                await _until_due(due)
+                requests.create_task(self._one(phase, kind, due))
+
+    async def _one(self, phase: str, kind: str, due: float) -> None:
+        answer = await self._request(kind)
+        self.times[phase, kind].append(time.monotonic() - due)
+        if answer.status != _KINDS[kind]:
+            self.others[f"{kind}: {answer.status} {answer.body[:200]!r}"] += 1
+        elif kind == "202":
+            self._accepted.append(answer.json()["job_id"])
 
     async def _request(self, kind: str) -> Answer:
         match kind:
@@ -157,6 +164,13 @@ class Clients:
         while (await self._wire.request("GET", "/readyz")).status != 200:
             assert time.monotonic() < ends_at, "no runner is there"
             await asyncio.sleep(0.1)
+
+
+async def _until_due(due: float) -> None:
+    """Until an instant of `time.monotonic`; at the end without a timer, which may come a millisecond late."""
+    await asyncio.sleep(due - time.monotonic() - _TIMER_S)
+    while time.monotonic() < due:  # noqa: ASYNC110 - there is no event but the time
+        await asyncio.sleep(0)
 
 
 def main() -> None:

@@ -5,9 +5,12 @@ Each serves a function that does what `echo.py` does, under `POST /`, until its 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,6 +55,8 @@ if __name__ == "__main__":
 """
 _START_S: Final = 60.0
 _PIP_S: Final = 600.0
+_END_S: Final = 10.0
+_SITE_END_S: Final = 30.0
 
 
 class Service(NamedTuple):
@@ -109,7 +114,8 @@ def litserve(port: int, body: bytes) -> Generator[Service]:
 def litserve_python() -> Path:
     """The Python of the environment that has LitServe."""
     python = ENVIRONMENT / "bin" / "python"
-    if not (ENVIRONMENT / ".ready").exists():
+    ready = ENVIRONMENT / ".ready"
+    if not ready.exists() or ready.read_text() != LITSERVE:
         print(f"making an environment with {LITSERVE} in {ENVIRONMENT} (once)", flush=True)
         shutil.rmtree(ENVIRONMENT, ignore_errors=True)
         try:
@@ -121,7 +127,7 @@ def litserve_python() -> Path:
         except subprocess.SubprocessError as error:
             said = str(getattr(error, "stderr", "") or error).strip().splitlines()
             raise OSError(f"{LITSERVE} can't be installed here: {said[-1] if said else error}") from error
-        (ENVIRONMENT / ".ready").touch()
+        ready.write_text(LITSERVE)
     return python
 
 
@@ -136,11 +142,42 @@ def served(name: str, command: Sequence[str], port: int, path: str, body: bytes)
         _await_answer(name, process, f"http://127.0.0.1:{port}{path}", body)
         yield Service(name, port, path, psutil.Process(process.pid))
     finally:
-        family = [process, *process.children(recursive=True)]
-        for one in family:
-            one.terminate()
-        for one in psutil.wait_procs(family, 10)[1]:
-            one.kill()
+        _end_group(process)
+
+
+def _end_group(leader: psutil.Popen) -> None:
+    """End all of a group, also where the leader is dead already."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        members = _members(leader.pid)
+        for one in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
+        psutil.wait_procs(members, _END_S)
+        leader.poll()
+
+
+def _members(group: int) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(one.pid) == group and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
+
+
+def end(process: subprocess.Popen[Any], number: int) -> None:
+    """Ask a process to end, by that signal; where it doesn't for long, kill it and what it has started."""
+    process.send_signal(number)
+    try:
+        process.wait(_SITE_END_S)
+    except subprocess.TimeoutExpired:
+        print(f"process {process.pid} doesn't end, and is killed", flush=True)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.kill()
+        process.wait()
 
 
 def _await_answer(name: str, process: psutil.Popen, url: str, body: bytes) -> None:

@@ -51,7 +51,8 @@ class Figures:
         tries: of a call, on average.
         most_tries: of a call.
         wait_s: from a call's first try to its start, on average.
-        wait: the same, in multiples of that in the queue that refuses nobody.
+        wait: the same, in multiples of that of the same calls in the queue that refuses nobody: those that
+            were never started here count in neither.
         wait_measured: in multiples of that in the same queue, where executions take as long as they did here.
         p95: 95th percentiles, as multiples.
         retries: in the busiest second, in multiples of what the slots can do.
@@ -97,11 +98,19 @@ def figures(run: Run, stories: Sequence[Story], slots: int, capacity: float, loa
         capacity: calls a second that these can do.
         load_s: how long the load was high.
     """
-    simple = first_come([story.call for story in stories], slots)
-    measured = first_come(
-        [Arrival(story.call.at, story.call.seconds + story.excess_s) for story in stories], slots
+    simple, measured = (
+        [
+            wait
+            for story, wait in zip(stories, first_come(calls, slots), strict=True)
+            if story.wait_s is not None
+        ]
+        for calls in (
+            [story.call for story in stories],
+            [Arrival(story.call.at, story.call.seconds + story.excess_s) for story in stories],
+        )
     )
-    waits = [wait for story in stories if (wait := story.wait_s) is not None]
+    started = [story for story in stories if story.wait_s is not None]
+    waits = [wait for story in started if (wait := story.wait_s) is not None]
     refused = [story for story in stories if story.tries[0].code != "accepted"]
     retries = [one.at for story in stories for one in story.tries[1:]]
     kept = [story for story in refused if len(story.tries) > 1 and story.tries[1].code == "accepted"]
@@ -121,10 +130,10 @@ def figures(run: Run, stories: Sequence[Story], slots: int, capacity: float, loa
         given_up=sum(not story.job_id for story in stories),
         lost=sum(count for code, count in codes(stories).items() if code not in _WANT_OF_ROOM),
         busy=_busy(stories, slots, load_s),
-        excess_s=mean([story.excess_s for story in stories if story.started_at is not None]),
+        excess_s=mean([story.excess_s for story in started]),
         along=(
             _averaged([(story.tries[0].at, story.wait_s) for story in stories]),
-            _averaged([(story.call.at, wait) for story, wait in zip(stories, simple, strict=True)]),
+            _averaged([(story.call.at, wait) for story, wait in zip(started, simple, strict=True)]),
         ),
         retries_along=_each_second(retries, capacity),
     )
@@ -262,9 +271,10 @@ Written by `make bench-places`; seed {seed}, {cores()} cores, Python {platform.p
 Calls come by chance at three times what four slots can do for {load_s:g} s, and then at half of it, until all
 of the former are accepted. Each is a job that sleeps for half a second on average, and may wait 10 s for its
 start. Waits are from a call's first try to the start of its execution. `x`: in multiples of those of the same
-calls in a queue that serves them as they come and refuses nobody; *times as measured*: where their executions
+calls in a queue that serves them as they come and refuses nobody; what was never started here (*expired*,
+*given up*) counts in neither. *Times as measured*: where their executions
 take as long in that queue as they took here, `excess` included, which tells how busy the machine was. Retries
-are in multiples of what the slots can do.
+are in multiples of what the slots can do; the busiest second may begin at any instant.
 
 {table_head()}
 {chr(10).join(row(one) for one in found)}

@@ -17,6 +17,7 @@ from typing import Any, Final
 import httpx2
 from call_cost import site
 from comers import Story
+from peers import end
 
 from headrace.client import Client
 from headrace.domain import FINAL
@@ -56,8 +57,7 @@ def _another(port: int, environment: dict[str, str]) -> Generator[None]:
             time.sleep(_POLL_S)
         yield
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        end(process, signal.SIGTERM)
 
 
 def _serves(port: int) -> bool:

@@ -40,11 +40,11 @@ def test_figures_are_counted() -> None:
     assert (found.tries, found.most_tries) == (10 / 6, 3)
     assert (found.expired, found.given_up, found.lost) == (1, 2, 1)
     assert found.wait_s == 2.0
-    # First-come: 0, 1, 1.5, 2.4, 3.3 and 0 s.
-    assert found.wait == pytest.approx(2.0 / (8.2 / 6))
-    # Where they take 1.5 s, but for those that never ran: 0, 1.5, 2.5, 3.9, 5.3 and 0 s.
-    assert found.wait_measured == pytest.approx(2.0 / (13.2 / 6))
-    assert found.p95 == pytest.approx(4.0 / 3.3)
+    # First-come: 0, 1, 1.5, 2.4, 3.3 and 0 s, of which the first three were started here, too.
+    assert found.wait == pytest.approx(2.0 / (2.5 / 3))
+    # Where they take 1.5 s: 0, 1.5 and 2.5 s.
+    assert found.wait_measured == pytest.approx(2.0 / (4.0 / 3))
+    assert found.p95 == pytest.approx(4.0 / 1.5)
     assert found.retries == 1.5  # three of them in the second from 1.0 on
     assert found.excess_s == pytest.approx(0.5)
     # From 5 s on: of the one that began at 4.5 s, as it took 1.5 s.
