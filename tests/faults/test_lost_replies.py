@@ -135,6 +135,24 @@ def test_a_client_whose_submit_was_never_answered_is_told_how_to_find_out(
     assert seen.starts() == {document["job_id"]: 1}
 
 
+def test_a_client_whose_job_was_submitted_twice_gets_its_result(
+    served: Site, to_gateway: Relay, seen: Witness
+) -> None:
+    """Told to come again, without the job's id, it would have the call executed twice."""
+    to_gateway.hold_answers(to="submit_v3")
+    with served.calling(("witnessed", seen.input()), Prefer="respond-async, wait=30") as (submit,):
+        eventually(lambda: seen.ends().total() == 1, "the job ends before its submit is answered")
+        to_gateway.cut()
+        to_gateway.restore(until="array_append(waiters")
+        eventually(lambda: to_gateway.holds_answers, "it knows of the job, and asks to be told of its end")
+        to_gateway.cut()
+        to_gateway.restore()
+        response = submit.result()
+
+    assert response.status_code == 200
+    assert seen.starts() == {response.headers["Headrace-Job-Id"]: 1}
+
+
 def test_a_client_whose_cancel_was_never_answered_may_repeat_it(
     served: Site, to_gateway: Relay, seen: Witness
 ) -> None:

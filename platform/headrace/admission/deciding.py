@@ -35,8 +35,8 @@ class Snapshot(NamedTuple):
         degraded: runners serve it, and none of them can run it.
         records: Postgres answers, so that a job can be recorded.
         back_s: until a runner that can run it should be there, in seconds, where none is.
-        clear_s: until none of its jobs waits, and all who hold places in line have had their turn, in
-            seconds; 0: none does, or nobody knows.
+        clear_s: until none of its jobs waits, in seconds; 0: none does, or nobody knows.
+        jobs: how many of them wait.
     """
 
     predicted: Predicted | None
@@ -45,6 +45,7 @@ class Snapshot(NamedTuple):
     records: bool = True
     back_s: float = LATEST_S
     clear_s: float = 0.0
+    jobs: int = 0
 
 
 class Sync(NamedTuple):

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     type=Duration(),
     default=0.0,
     metavar="TIME",
-    help="Where there is no room, come back when the site says, with the place in line, for so long.",
+    help="For so long, come back when the site says, with the place in line, after any 429 or 503 that says "
+    "when (no room, a quota, no runner, a pause, Postgres away).",
 )
 @site_options
 def call(

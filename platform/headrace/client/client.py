@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast
-from urllib.parse import quote
 
 import httpx2
 
@@ -16,6 +15,7 @@ from headrace.client.errors import CallRefused, ClientError, Unreachable
 from headrace.client.events import Event, Follower
 from headrace.client.following import output_of
 from headrace.client.patience import until_taken
+from headrace.client.requests import body_of, line_of, path_of, prefer_header, with_wishes
 from headrace.client.resuming import resumed
 from headrace.client.streams import CONNECT_S, SILENCE_S, Stream, Told, directly
 from headrace.domain import Priority
@@ -79,11 +79,13 @@ class Client:
             idempotency_key: made again with it, the call is executed once.
             deadline: seconds within which it has to be done; it only shortens.
             priority: its class, where it is a job.
-            patience: seconds for which a refusal for want of room isn't the end: the call is made again
-                when the site says, with its place in line, and never sooner. Each try has the whole deadline.
+            patience: seconds for which a refusal for now isn't the end, that is any 429 or 503 that says
+                when to come back (no room, a quota, no runner, a pause, Postgres away): the call is made
+                again then, with its place in line, and never sooner. Each try has the whole deadline.
+                Where the site can't tell whether it was accepted, only one with a key is made again.
             place: a place in line, as an earlier refusal has given it (`CallRefused.place`).
         """
-        request = _with_wishes(_body(input), idempotency_key, deadline, priority)
+        request = with_wishes(body_of(input), idempotency_key, deadline, priority)
         response = self._until_taken(name, request, patience, place)
         if response.status_code == 202:
             return output_of(self, self._object(response, 202))
@@ -121,15 +123,15 @@ class Client:
                 void by that: all so far. By default `Restarted` is raised then.
             on_outage: told once, each time that the site is away and is waited for.
         """
-        request = _with_wishes(_body(input), idempotency_key, deadline, priority)
+        request = with_wishes(body_of(input), idempotency_key, deadline, priority)
         if idempotency_key is not None:
-            wanted = functools.partial(self._followed, _path("fn", name), request, on_outage)
+            wanted = functools.partial(self._followed, path_of("fn", name), request, on_outage)
             return Stream(wanted, on_progress, on_restart)
         # A job would go on without its reader, and an item of a lost start would come twice.
         own = {"Accept": "text/event-stream", "Headrace-Async": "never"}
         request["headers"] = {**request.get("headers", {}), **own}
         limits = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        open_ = functools.partial(self._http.stream, "POST", _path("fn", name), timeout=limits, **request)
+        open_ = functools.partial(self._http.stream, "POST", path_of("fn", name), timeout=limits, **request)
         return Stream(functools.partial(directly, open_, self._refused, self._lost), on_progress)
 
     def submit(
@@ -153,11 +155,11 @@ class Client:
             idempotency_key: submitted again with it, the call is the same job.
             deadline: seconds within which it has to be done; it only shortens.
             priority: its class.
-            patience: seconds for which a refusal for want of room isn't the end, as in `call`.
+            patience: seconds for which a refusal for now isn't the end, as in `call`.
             place: a place in line, as an earlier refusal has given it.
         """
-        request = _with_wishes(_body(input), idempotency_key, deadline, priority)
-        request["headers"] = {**request.get("headers", {}), "Prefer": _prefer("respond-async", wait)}
+        request = with_wishes(body_of(input), idempotency_key, deadline, priority)
+        request["headers"] = {**request.get("headers", {}), "Prefer": prefer_header("respond-async", wait)}
         response = self._until_taken(name, request, patience, place)
         if response.status_code == 200:  # within `wait`: the output itself
             if not (job_id := response.headers.get("Headrace-Job-Id")):
@@ -167,8 +169,8 @@ class Client:
 
     def job(self, job_id: str, *, wait: int | None = None) -> Job:
         """The job as it stands now, or as soon as it is final within `wait` seconds."""
-        headers = {} if wait is None else {"Prefer": _prefer(None, wait)}
-        return self._object(self._ask("GET", _path("jobs", job_id), headers=headers), 200)
+        headers = {} if wait is None else {"Prefer": prefer_header(None, wait)}
+        return self._object(self._ask("GET", path_of("jobs", job_id), headers=headers), 200)
 
     def jobs(
         self,
@@ -204,18 +206,18 @@ class Client:
 
     def result(self, job_id: str) -> Any:
         """The output of a job that succeeded."""
-        return self._json(self._ask("GET", _path("jobs", job_id, "result")), 200)
+        return self._json(self._ask("GET", path_of("jobs", job_id, "result")), 200)
 
     def cancel(self, job_id: str) -> Job:
         """Ask for a job to be cancelled, and return it as it stands then."""
-        return self._object(self._ask("POST", _path("jobs", job_id, "cancel")), 200, 202)
+        return self._object(self._ask("POST", path_of("jobs", job_id, "cancel")), 200, 202)
 
     def retry(self, job_id: str) -> Job:
         """Have a job done again that failed, expired or was cancelled, and return the new one.
 
         Each job is retried once: asked again, the site answers with the same new job.
         """
-        return self._object(self._ask("POST", _path("jobs", job_id, "retry")), 202)
+        return self._object(self._ask("POST", path_of("jobs", job_id, "retry")), 202)
 
     def batch(
         self,
@@ -236,14 +238,14 @@ class Client:
             priority: the class of each.
         """
         headers = {"Content-Type": "application/x-ndjson"}
-        body = {"content": map(_line, inputs), "headers": headers}
-        request = _with_wishes(body, idempotency_key, deadline, priority)
-        return self._object(self._ask("POST", _path("fn", name, "batch"), **request), 202)
+        body = {"content": map(line_of, inputs), "headers": headers}
+        request = with_wishes(body, idempotency_key, deadline, priority)
+        return self._object(self._ask("POST", path_of("fn", name, "batch"), **request), 202)
 
     def batch_status(self, batch_id: str, *, wait: int | None = None) -> Job:
         """The batch as it stands now, or as soon as all its jobs are final within `wait` seconds."""
-        headers = {} if wait is None else {"Prefer": _prefer(None, wait)}
-        return self._object(self._ask("GET", _path("batches", batch_id), headers=headers), 200)
+        headers = {} if wait is None else {"Prefer": prefer_header(None, wait)}
+        return self._object(self._ask("GET", path_of("batches", batch_id), headers=headers), 200)
 
     def batch_results(
         self, batch_id: str, *, after: int | None = None, partial: bool = False
@@ -258,7 +260,7 @@ class Client:
         given = {"after": after, "partial": "true" if partial else None}
         wanted = {name: str(value) for name, value in given.items() if value is not None}
         try:
-            with self._http.stream("GET", _path("batches", batch_id, "results"), params=wanted) as response:
+            with self._http.stream("GET", path_of("batches", batch_id, "results"), params=wanted) as response:
                 if response.status_code != 200:
                     response.read()
                     raise self._refused(response)
@@ -274,7 +276,7 @@ class Client:
 
     def cancel_batch(self, batch_id: str) -> Job:
         """Ask for what isn't finished of a batch to be cancelled, and return it as it stands then."""
-        return self._object(self._ask("POST", _path("batches", batch_id, "cancel")), 200, 202)
+        return self._object(self._ask("POST", path_of("batches", batch_id, "cancel")), 200, 202)
 
     def events(
         self,
@@ -290,7 +292,7 @@ class Client:
             last_event_id: only what came after the event of this id.
             on_outage: told once, each time that the site is away and is waited for.
         """
-        path = _path("jobs", job_id, "events")
+        path = path_of("jobs", job_id, "events")
         return iter(Follower(self._http, path, last_event_id, self._refused, self._lost, on_outage))
 
     def close(self) -> None:
@@ -324,7 +326,7 @@ class Client:
         own = request.get("headers", {})
 
         def ask(more: Mapping[str, str]) -> httpx2.Response:
-            return self._ask("POST", _path("fn", name), **{**request, "headers": {**own, **more}})
+            return self._ask("POST", path_of("fn", name), **{**request, "headers": {**own, **more}})
 
         may_repeat = "Idempotency-Key" in own
         return until_taken(
@@ -336,10 +338,9 @@ class Client:
         return Unreachable(f"{self._url} does not answer: {reason}")
 
     def _refused(self, response: httpx2.Response) -> CallRefused:
-        retry_after = response.headers.get("Retry-After", "")
-        return CallRefused(
-            response.status_code, _problem(response), int(retry_after) if retry_after.isdigit() else None
-        )
+        said = response.headers.get("Retry-After", "")
+        retry_after = int(said) if said.isascii() and said.isdigit() else None  # else it is a date
+        return CallRefused(response.status_code, _problem(response), retry_after)
 
     def _json(self, response: httpx2.Response, *good: int) -> Any:
         if response.status_code not in good:
@@ -354,38 +355,6 @@ class Client:
         if not isinstance(document, dict):
             raise Unreachable(f"the server at {self._url} is not a Headrace gateway (no JSON object)")
         return cast("dict[str, Any]", document)
-
-
-def _path(*parts: str) -> str:
-    return "".join(f"/{quote(part, safe='')}" for part in parts)
-
-
-def _prefer(first: str | None, wait: int | None) -> str:
-    return ", ".join(filter(None, [first, None if wait is None else f"wait={wait}"]))
-
-
-def _body(value: Any) -> dict[str, Any]:
-    if isinstance(value, bytes):
-        return {"content": value, "headers": {"Content-Type": "application/json"}}
-    return {"json": value}
-
-
-def _with_wishes(
-    request: dict[str, Any], idempotency_key: str | None, deadline: float | None, priority: Priority | None
-) -> dict[str, Any]:
-    wishes: dict[str, Any] = {}
-    if idempotency_key is not None:
-        escaped = idempotency_key.replace("\\", r"\\").replace('"', r"\"")
-        wishes["Idempotency-Key"] = f'"{escaped}"'.encode()
-    if deadline is not None:
-        wishes["Headrace-Deadline"] = str(deadline)
-    if priority is not None:
-        wishes["Headrace-Priority"] = priority
-    return {**request, "headers": {**request.get("headers", {}), **wishes}} if wishes else request
-
-
-def _line(value: Any) -> bytes:
-    return (value if isinstance(value, bytes) else json.dumps(value, allow_nan=False).encode()) + b"\n"
 
 
 def _problem(response: httpx2.Response) -> Mapping[str, Any]:

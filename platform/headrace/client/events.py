@@ -136,7 +136,7 @@ class Follower:
         wait = self._pause * random.uniform(0.5, 1)  # noqa: S311 - not all followers at once
         passing = self._came_about
         if isinstance(error, CallRefused):
-            wait = wait if error.retry_after is None else error.retry_after
+            wait = max(wait, error.retry_after or 0)
             passing = error.status in PASSING and (self._came_about or self._call is None)
         if not passing or time.monotonic() + wait > self._deadline:
             raise error

@@ -1,7 +1,11 @@
-"""A call that is refused for want of room, made again when the site has said so, with its place in line."""
+"""A call that is refused for now, made again when the site has said so, with its place in line.
+
+"For now" is any 429 or 503 with `Retry-After`: no room, a quota, no runner, a pause, Postgres away.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -35,7 +39,12 @@ def until_taken(
         may_repeat: an answer that can't tell whether the call was accepted is no reason to stop, as
             its idempotency key makes both one.
         on_wait: told of each refusal that is waited for.
+
+    Raises:
+        ValueError: patience isn't a number.
     """
+    if math.isnan(patience):
+        raise ValueError("patience is a number of seconds")
     ends_at = time.monotonic() + patience
     while True:
         response = ask({"Headrace-Place": place} if place else {})

@@ -1,6 +1,8 @@
 """A call with an idempotency key, read as a stream over as many connections as it takes.
 
 The key makes it a job. Each connection is made by the same call, and goes on after the last event that came.
+Each is checked as any call is: it counts against a rate, and is refused once the API key is revoked, the
+function is retired, or its schema doesn't take the input any more, though the job goes on.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.admission import Span
+from headrace.admission import Predicted, Span
 from headrace.domain import Manifest
 from headrace.gateway import strict_json
 from headrace.gateway.call_stream import CallStream
@@ -86,6 +86,8 @@ class Asked:
         record: what the ledger needs, so that it can become a job while it runs; without it, it can't.
         most_outstanding: the bound of its owner's unfinished jobs, where that has one of its own.
         clear_s: seconds until none of its function's jobs should wait, as it was known at its arrival.
+        jobs: those of its function that waited at its arrival.
+        predicted: what it should take at the runner that got it last; None: nobody has looked.
         setback: why it isn't answered yet, as `ToJob` says.
         is_handed_over: a runner was asked to record it: it may be in the ledger, so it is sent to no other.
         is_withdrawn: that runner has let go of it instead, so it has recorded nothing.
@@ -113,6 +115,8 @@ class Asked:
     record: Record | None = None
     most_outstanding: int | None = None
     clear_s: float = 0.0
+    jobs: int = 0
+    predicted: Predicted | None = None
     setback: Reason = "withdrawn"
     is_handed_over: bool = False
     is_withdrawn: bool = False

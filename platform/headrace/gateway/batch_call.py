@@ -12,7 +12,7 @@ import msgspec
 from headrace.database import Database
 from headrace.domain import Manifest
 from headrace.errors import DatabaseBusy, DatabaseUnavailable
-from headrace.gateway import job_call, preferences
+from headrace.gateway import becoming, preferences
 from headrace.gateway.auth import Authenticator, require_call, require_priority
 from headrace.gateway.batch_upload import Upload
 from headrace.gateway.call_problems import no_runner
@@ -20,12 +20,12 @@ from headrace.gateway.directory import Directory, ServedFunction
 from headrace.gateway.exchange import ClientLeft
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.outage import require_postgres
-from headrace.gateway.places import Places
 from headrace.gateway.preferences import Wishes
 from headrace.gateway.problems import Problem
 from headrace.gateway.quotas import Headers, Quotas, jobs_headers, merged, told
 from headrace.gateway.refusals import batch_refused, never_fits, no_room
 from headrace.gateway.requests import AnyRequest, headers_of, request_id_of
+from headrace.gateway.shared_room import SharedRoom
 from headrace.gateway.submitter import PATIENCE_S
 from headrace.gateway.waking import departure
 from headrace.ids import uuid7
@@ -94,8 +94,8 @@ class BatchCalls:
         self._metrics = metrics
         self._database_away = database_away
         # Apart, or clients with slow lines would keep those waiting whose batches are there.
-        self._uploads = Places(UPLOADS, _UPLOADS_OF_ONE_OWNER, _UPLOAD_ROOM_S, "batches on their way in")
-        self._records = Places(AT_ONCE, _RECORDED_OF_ONE_OWNER, _RECORD_ROOM_S, "batches being recorded")
+        self._uploads = SharedRoom(UPLOADS, _UPLOADS_OF_ONE_OWNER, _UPLOAD_ROOM_S, "batches on their way in")
+        self._records = SharedRoom(AT_ONCE, _RECORDED_OF_ONE_OWNER, _RECORD_ROOM_S, "batches being recorded")
 
     async def accept(self, request: AnyRequest, name: str) -> Accepted:
         """The batch that the request's body becomes, or that its idempotency key stands for already.
@@ -201,7 +201,7 @@ class BatchCalls:
             queue_s=queue_s,
             total_s=total_s,
             **msgspec.structs.asdict(bounds_of(settings, key.most_outstanding)),
-            weight=job_call.weight_of(wanted.wishes, key),
+            weight=becoming.weight_of(wanted.wishes, key),
             request_id=wanted.request_id,
             traceparent=preferences.trace_of(wanted.headers),
             idempotency_key=wanted.wishes.idempotency_key,

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from headrace.gateway import job_call, preferences, strict_json
+from headrace.gateway import preferences, strict_json
 from headrace.gateway.batch_reader import ArraySplitter, LineSplitter, Splitter
+from headrace.gateway.digest import digest_of
 from headrace.gateway.directory import ServedFunction
 from headrace.gateway.exchange import ClientLeft
 from headrace.gateway.problems import Problem
@@ -162,7 +163,7 @@ class Upload:
             self._note_bad(index, problem)
         if self._bad:
             return  # nothing will be recorded
-        self._digests.append(job_call.digest_of(value))
+        self._digests.append(digest_of(value))
         self._sizes.append(len(item))
         self.size += len(item)
         self._unwritten.append(item)

@@ -7,7 +7,8 @@ from headrace.admission import back_s, mended_s, retry_after
 from headrace.gateway.asked import Asked
 from headrace.gateway.problem_kinds import KINDS
 from headrace.gateway.problems import Problem
-from headrace.link.frames import Error
+from headrace.gateway.serving import Serving
+from headrace.link.frames import Error, Refused
 
 
 def out_of_time(asked: Asked, *, held: bool = True) -> Problem:
@@ -60,6 +61,16 @@ def perhaps_recorded(problem: Problem, job_id: str) -> Problem:
     )
 
 
+def recorded(problem: Problem, job_id: str) -> Problem:
+    """The same problem of a call that is a job, of which Postgres doesn't tell now."""
+    return Problem(
+        problem.code,
+        f"The call was accepted as the job {job_id}, which goes on: `GET /jobs/{job_id}` tells.",
+        headers=problem.headers | {"Headrace-Job-Id": job_id},
+        **problem.extra | {"job_id": job_id},
+    )
+
+
 def _as_known(problem: Problem, asked: Asked) -> Problem:
     return perhaps_recorded(problem, asked.job_id) if asked.may_be_recorded else problem
 
@@ -88,21 +99,32 @@ def no_room(asked: Asked, back_s: float) -> Problem:
         whose = f"{_whose(asked)} that serves {asked.manifest.name}"
         headers = {"Retry-After": str(retry_after(back_s))}
         return Problem("no-runner", f"No runner{whose} is connected.", headers=headers)
-    serving, refusal = min(asked.refusals.items(), key=lambda one: one[1].retry_after_s)
-    # A slot that gets free is filled at once while jobs wait: there is room when none does any more.
-    seconds = max(refusal.retry_after_s, asked.clear_s)
+    told = [(one.reason, _seconds(asked, serving, one)) for serving, one in asked.refusals.items()]
+    sound = [one for one in told if one[0] != "degraded"]
+    reason, seconds = min(sound or told, key=lambda one: one[1])
     headers = {"Retry-After": str(retry_after(seconds))}
-    match refusal.reason:
+    match reason:
         case "full":
             return Problem("busy", headers=headers)
         case "cold":
             return Problem("busy", "The function's process is starting.", headers=headers)
         case "degraded":
-            return degraded(asked, mended_s(serving.broken_s))
+            return degraded(asked, seconds)
         case _:
-            headers = {"Retry-After": str(retry_after(refusal.retry_after_s))}
             detail = f"The runner of {asked.manifest.name} takes no calls."
             return Problem("no-runner", detail, headers=headers)
+
+
+def _seconds(asked: Asked, serving: Serving, refusal: Refused) -> float:
+    """When whoever was refused so by a runner may find room there."""
+    match refusal.reason:
+        case "full" | "cold":
+            # A slot that gets free is filled at once while jobs wait: there is room when none does any more.
+            return max(refusal.retry_after_s, asked.clear_s)
+        case "degraded":
+            return mended_s(serving.broken_s)
+        case _:
+            return refusal.retry_after_s
 
 
 def no_runner(detail: str, away_s: float | None) -> Problem:

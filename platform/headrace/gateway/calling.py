@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from headrace.admission import choose
+from headrace.admission import choose, predict
 from headrace.admission.returning import LATEST_S
 from headrace.domain import Manifest
 from headrace.gateway.asked import Asked, Handed, ToJob
@@ -144,6 +144,7 @@ class Caller:
         return None
 
     def _choose(self, asked: Asked) -> Serving | None:
+        """Who is to do it; of several it is said anew what it should take there."""
         manifest = asked.manifest
         candidates = self._links.serving(manifest.name, manifest.interface, asked.refusals)
         if len(candidates) == 1 and not asked.refusals:
@@ -151,7 +152,10 @@ class Caller:
         sound = [serving for serving in candidates if not serving.degraded]
         flowing = [serving for serving in sound if not serving.link.is_congested]
         others_full = any(refusal.reason == "full" for refusal in asked.refusals.values())
-        return choose(flowing or sound or candidates, others_full=others_full)
+        chosen = choose(flowing or sound or candidates, others_full=others_full)
+        if chosen is not None:
+            asked.predicted = predict((chosen,), manifest.budget, asked.cost, asked.jobs)
+        return chosen
 
     def _is_late(self, asked: Asked, elapsed: float) -> bool:
         """Whether too little of the hold is left for another start: nobody would wait for what it makes."""

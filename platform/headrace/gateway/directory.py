@@ -128,7 +128,9 @@ class Directory:
         self._known = {name: interfaces for name, interfaces in known.items() if interfaces}
         self.retired = registry.retired
         now = time.monotonic()
-        self._alive = frozenset(one for runner in registry.serving for one in runner.interfaces.items())
+        alive = frozenset(one for runner in registry.serving for one in runner.interfaces.items())
+        self._gone |= dict.fromkeys(alive - self._alive, now)
+        self._alive = alive
         self._seen = {one: now - seconds for one, seconds in registry.last_seen.items()}
         self.choose()
 
@@ -149,12 +151,15 @@ class Directory:
         self._gone = {one: at for one, at in (self._gone | since).items() if one in known - linked}
 
     def away_s(self, name: str, interface: str) -> float | None:
-        """How many seconds ago a function was last linked here, or a runner of it seen; None: never.
+        """How many seconds ago a function was last linked here, or a runner of it last seen; None: never.
 
-        Of a runner that lives and was never linked: since it was first read of.
+        While a runner of it lives that isn't linked: since it was first read of, or lost its link if that is
+        later. Its heart beats all the time, which says nothing of when it can be reached.
         """
         served = (name, interface)
-        at = max(self._gone.get(served, float("-inf")), self._seen.get(served, float("-inf")))
+        at = self._gone.get(served, float("-inf"))
+        if served not in self._alive:
+            at = max(at, self._seen.get(served, float("-inf")))
         return None if math.isinf(at) else time.monotonic() - at
 
     def was_served(self, name: str, interface: str, seconds: float) -> bool:

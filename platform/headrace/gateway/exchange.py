@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.admission import Predicted
 from headrace.gateway.metrics import FunctionMetrics
 from headrace.gateway.problems import Problem
 
@@ -78,7 +77,6 @@ class Exchange:
         items: how many items of a stream were written; None where the answer is none.
         follows_job: it is answered by the events of a job, whose end is not its own.
         explains: it is answered with what would become of it; nothing is executed.
-        predicted: what it should take, as it was when it was sent to a runner.
         accepted_at: when its input was read and found good, by `time.monotonic()`.
     """
 
@@ -101,7 +99,6 @@ class Exchange:
     items: int | None = None
     follows_job: bool = False
     explains: bool = False
-    predicted: Predicted | None = None
     accepted_at: float = 0.0
     status: int = 0
     code: str = ""

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.gateway.asked import Asked
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.job_asked import JobCall
-from headrace.gateway.predictions import of_call, of_job
+from headrace.gateway.predictions import Forecast, of_call, of_job
 
 
 def settle(exchange: Exchange, brief_wait: float) -> dict[str, Any]:
@@ -23,15 +23,13 @@ def settle(exchange: Exchange, brief_wait: float) -> dict[str, Any]:
     course = exchange.course
     if isinstance(course, JobCall):
         return _of_job(exchange, course)
-    if isinstance(course, Asked) and exchange.predicted is not None:
-        return _of_call(exchange, course, brief_wait)
+    if isinstance(course, Asked) and course.predicted is not None:
+        return _of_call(exchange, course, of_call(course.predicted, brief_wait))
     return {}
 
 
-def _of_call(exchange: Exchange, asked: Asked, brief_wait: float) -> dict[str, Any]:
+def _of_call(exchange: Exchange, asked: Asked, forecast: Forecast) -> dict[str, Any]:
     """Of one that a runner got: what its first start took, or how long it has run at least."""
-    assert exchange.predicted is not None
-    forecast = of_call(exchange.predicted, brief_wait)
     if asked.attempt == 1:
         kept = exchange.metrics.predictions
         if exchange.status == 200 and not exchange.code:
@@ -43,13 +41,19 @@ def _of_call(exchange: Exchange, asked: Asked, brief_wait: float) -> dict[str, A
 
 
 def _of_job(exchange: Exchange, call: JobCall) -> dict[str, Any]:
-    """Of one that became a job: its wait if it has started by now, and its execution if that has ended."""
+    """Of one that became a job: its wait if it has started by now, and its execution if that has ended.
+
+    One that hasn't started counts where it has waited so long already that the prediction is off. One that
+    had its first start as a direct call doesn't: the ledger predicted the wait for another start.
+    """
     receipt = call.receipt
     if receipt is None or receipt.outcome != "accepted":
         return {"place": call.place}
     forecast = of_job(call.predicted, receipt.wait_s)
-    if call.attempt == 1:
-        kept = exchange.metrics.predictions
+    kept = exchange.metrics.predictions
+    if call.new.attempt == call.attempt == 0:
+        kept.waits_on(forecast, "job", call.unstarted_s)
+    elif call.new.attempt == 0 and call.attempt == 1:
         kept.waited(forecast, "job", call.queue_ms / 1000)
         if call.exec_ms and not exchange.code:
             kept.ran(forecast, call.exec_ms / 1000)

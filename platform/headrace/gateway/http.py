@@ -8,6 +8,7 @@ its own, which on small answers is a tenth of the whole call.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
@@ -26,6 +27,8 @@ Whoever sets it sees to it that what waits for the client is bounded.
 """
 
 _MOST_JOINED = 2**16  # more is written at once, or a long answer would pile up here unseen by flow control
+_HOST: Final = re.compile(rb"(?:\[[\w.:~!$&'()*+,;=-]+\]|[\w.~!$&'()*+,;=%-]*)(?::\d*)?", re.ASCII)
+_ONE_HOST = "A request has one header `Host`: a name or an address, and the port if that is another."
 _HEAD, _BODY, _END = range(3)  # what the next byte belongs to; _END: nothing yet, a request is complete
 
 
@@ -92,6 +95,7 @@ class Connection(HttpToolsProtocol):
         self._body_bytes = 0
         self._taken = 0  # bytes of answers that the client had taken at `_answer_since`
         self._is_refused = False
+        self._host = b""  # the last one that was good: a connection mostly has only one
         self._running: RequestResponseCycle | None = None  # `cycle` may be one that waits for it
         self._looking = self.loop.call_later(self.look_s, self._look)
 
@@ -150,12 +154,27 @@ class Connection(HttpToolsProtocol):
             raise httptools.HttpParserError("the head is too large")
         if self.parser.should_upgrade():
             return
+        self._check_host()
         super().on_headers_complete()
         if self._running is None or self._running.response_complete:
             self._running = self.cycle
         self.headers = []  # for trailers, which mustn't pass for headers (RFC 9110, section 6.5.1)
         self._phase, self._since = _BODY, self.loop.time()
         self._unused = self._body_bytes = 0
+
+    def _check_host(self) -> None:
+        """Refuse a request whose `Host` is double, malformed, or missing (RFC 9112, section 3.2)."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) == 1:
+            if hosts[0] == self._host:
+                return
+            if _HOST.fullmatch(hosts[0]):
+                self._host = hosts[0]
+                return
+        elif not hosts and self.parser.get_http_version() == "1.0":
+            return
+        self._refuse(HTTPStatus.BAD_REQUEST, _ONE_HOST)
+        raise httptools.HttpParserError("the host is missing, or wrong")
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -186,8 +205,13 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
-    def _refuse(self, status: HTTPStatus) -> None:
-        """Answer that what came is no request, and take nothing more; the client gets a while to read it."""
+    def _refuse(self, status: HTTPStatus, detail: str = "") -> None:
+        """Answer that what came is no request, and take nothing more; the client gets a while to read it.
+
+        Args:
+            status: the answer's.
+            detail: what is wrong with it, where that is known.
+        """
         if self._is_refused:
             return
         self._is_refused = True
@@ -196,6 +220,8 @@ class Connection(HttpToolsProtocol):
             return
         request_id = uuid7()
         problem = {"title": status.phrase, "status": status, "request_id": request_id}
+        if detail:
+            problem["detail"] = detail
         body = msgspec.json.encode(problem)
         head = (
             f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/problem+json\r\n"

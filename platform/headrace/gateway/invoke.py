@@ -18,12 +18,13 @@ from headrace.domain import Manifest
 from headrace.gateway import explaining, foretold, preferences, strict_json
 from headrace.gateway.asked import Asked, Handed, Record, ToJob
 from headrace.gateway.auth import Authenticator, require_call, require_priority
+from headrace.gateway.becoming import weight_of
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Caller
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, server_timing, wanted_headers
 from headrace.gateway.job_asked import JobCall
-from headrace.gateway.job_call import JobCalls, weight_of
+from headrace.gateway.job_call import JobCalls
 from headrace.gateway.job_events import CUT_OFF
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.preferences import Wishes
@@ -180,9 +181,10 @@ class Invoke:
             exchange.applied = b"wait=%d" % prefer.wait
         is_job = (prefer.respond_async and wishes.takes_job) or wishes.idempotency_key is not None
         if is_job and not exchange.explains:
-            exchange.course = job = self._jobs.prepare(exchange, manifest, (body, value), key, wishes)
+            job = self._jobs.prepare(exchange, manifest, (body, value), key, wishes)
             if wishes.idempotency_key is None:  # else it may have been executed long ago
                 self._routing.require_time(manifest, job.new.total_s, job.new.cost)
+            exchange.course = job
             return job
         asked = self._asked(exchange, manifest, (body, value), key, wishes)
         if exchange.explains:
@@ -242,7 +244,8 @@ class Invoke:
         snapshot = self._routing.snapshot(asked.manifest, asked.cost)
         match decide(asked.span, wish, snapshot):
             case Sync():
-                exchange.predicted, asked.clear_s = snapshot.predicted, snapshot.clear_s
+                asked.predicted = snapshot.predicted
+                asked.clear_s, asked.jobs = snapshot.clear_s, snapshot.jobs
                 return asked
             case Refused() as refused:
                 raise not_taken(refused, asked)

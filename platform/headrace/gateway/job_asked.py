@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from headrace.admission import Predicted, ends_within
 from headrace.ledger.reading import Job
 from headrace.ledger.submission import NewJob, Receipt
+
+_ACCEPTED: Final = frozenset({"accepted", "replayed"})
 
 
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class JobCall:
         joined: the job that its idempotency key stands for, where that is another call's.
         predicted: what it should take, as runners tell; None: none of them is linked that could run it.
         receipt: what the ledger said to it, also where that was no.
+        unstarted_s: how long it had waited at least, without a start, when its client stopped waiting.
     """
 
     new: NewJob
@@ -39,6 +42,7 @@ class JobCall:
     joined: str | None = None
     predicted: Predicted | None = None
     receipt: Receipt | None = None
+    unstarted_s: float = 0.0
     attempt: int = 0
     queue_ms: float = 0.0
     exec_ms: float = 0.0
@@ -47,6 +51,11 @@ class JobCall:
     def job_id(self) -> str:
         """The id of the job that stands for it."""
         return self.joined or self.new.job_id
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it is known to be in the ledger."""
+        return self.receipt is not None and self.receipt.outcome in _ACCEPTED
 
     @property
     def place(self) -> Literal["", "given", "used"]:

@@ -7,22 +7,20 @@ the job's events.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from headrace.admission import Predicted, span
 from headrace.admission.deciding import Reason
 from headrace.database import Database
-from headrace.domain import FINAL, WEIGHTS, Manifest
+from headrace.domain import FINAL, Manifest
 from headrace.errors import DatabaseError
-from headrace.gateway import job_view, preferences
+from headrace.gateway import job_view
 from headrace.gateway.asked import Asked, ToJob
-from headrace.gateway.becoming import new_job
-from headrace.gateway.call_problems import no_runner, perhaps_recorded
-from headrace.gateway.digest import digest_of
+from headrace.gateway.becoming import asked_for, new_job
+from headrace.gateway.call_problems import no_runner, perhaps_recorded, recorded
 from headrace.gateway.directory import Directory
 from headrace.gateway.exchange import ClientLeft, Exchange, server_timing
 from headrace.gateway.job_asked import JobCall
@@ -34,15 +32,13 @@ from headrace.gateway.problems import Problem, to_problem
 from headrace.gateway.quotas import Headers, jobs_headers
 from headrace.gateway.refusals import conflict, refused, still_runs
 from headrace.gateway.submitter import Submitter
-from headrace.gateway.waking import Watch, Watcher
+from headrace.gateway.waking import LOOKED_AT_WITHIN_S, Watch, Watcher
 from headrace.keys import KeyRow
 from headrace.ledger import reading, submission
 from headrace.ledger.reading import Job
-from headrace.ledger.retrying import bounds_of
-from headrace.ledger.submission import NewJob, Receipt
+from headrace.ledger.submission import Receipt
 from headrace.settings import Settings
 
-_ACCEPTED: Final = frozenset({"accepted", "replayed"})
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _BRIEFLY_S: Final = 1.0  # what Postgres gets where the hold is over: a proxy may cut the connection soon
 
@@ -100,7 +96,6 @@ class JobCalls:
         """
         prefer, settings = wishes.prefer, self._settings
         budget = manifest.budget
-        total = budget.total if wishes.deadline is None else min(budget.total, wishes.deadline)
         is_async = prefer.respond_async and wishes.takes_job
         if is_async:
             hold = min(prefer.wait or 0, settings.max_hold)
@@ -108,35 +103,16 @@ class JobCalls:
         else:
             # Not up to its own deadline: that ends the job, and the end of the job is the answer.
             hold = span(budget, wait=prefer.wait, deadline=None, max_hold=settings.max_hold).hold
-        body, value = content
-        cost = manifest.cost.of(value)
+        waiter = self._watcher.gateway_id if hold > 0 else None
+        new = asked_for(exchange, manifest, content, key, wishes, settings, waiter)
         is_priced = manifest.batch is not None or manifest.cost.varies
         return JobCall(
-            NewJob(
-                job_id=exchange.job_id,
-                owner_id=key.owner_id,
-                key_id=key.key_id,
-                function=manifest.name,
-                interface=manifest.interface,
-                input=body,
-                digest=digest_of(value),
-                cost=cost,
-                attempts=manifest.attempts,
-                queue_s=min(budget.queue, total),
-                total_s=total,
-                **msgspec.structs.asdict(bounds_of(settings, key.most_outstanding)),
-                weight=weight_of(wishes, key),
-                idempotency_key=wishes.idempotency_key,
-                request_id=exchange.request_id,
-                traceparent=preferences.trace_of(exchange.headers),
-                waiter=self._watcher.gateway_id if hold > 0 else None,
-                place=wishes.place,
-            ),
+            new,
             hold,
             budget.queue,
             is_async,
             wishes.takes_job,
-            predicted=self._predict(manifest, cost if is_priced else 0.0),
+            predicted=self._predict(manifest, new.cost if is_priced else 0.0),
         )
 
     def become(self, asked: Asked, elapsed: float, hold: float, why: ToJob | Reason) -> JobCall:
@@ -173,17 +149,21 @@ class JobCalls:
         """Submit it, and answer: within the wait with what became of it, else 202.
 
         Raises:
-            Problem: the job wasn't accepted, or ended without a result. Where a runner may have recorded it
-                all the same, it names the job.
+            Problem: the job wasn't accepted, or ended without a result. Where it is in the ledger, or a
+                runner may have recorded it, it names the job.
             ClientLeft: the client is gone; the job goes on.
         """
         try:
             await self._answer(exchange, call)
         except (Problem, DatabaseError) as error:
             problem = to_problem(error)
-            if not call.may_be_recorded or "job_id" in problem.extra:
+            if "job_id" in problem.extra:
                 raise
-            raise perhaps_recorded(problem, call.job_id) from error
+            if call.is_accepted and isinstance(error, DatabaseError):
+                raise recorded(problem, call.job_id) from error
+            if call.may_be_recorded:
+                raise perhaps_recorded(problem, call.job_id) from error
+            raise
 
     async def _answer(self, exchange: Exchange, call: JobCall) -> None:
         require_postgres(self._database_away())
@@ -191,13 +171,7 @@ class JobCalls:
         if not self._may_be_served(call):
             await self._recall(call)
         elif call.hold > 0:
-            began = time.monotonic()
-            with self._watcher.watch(call.new.job_id) as watch:
-                receipt = await self._submit(call)
-                if call.joined is None and call.may_end_within(call.hold - (time.monotonic() - began)):
-                    if receipt.outcome == "replayed":
-                        await self._notice(watch)
-                    job = await self._awaited(watch, None, exchange, call)
+            receipt, job = await self._submit_and_wait(exchange, call)
         else:
             receipt = await self._submit(call)
             if receipt.outcome == "replayed" and call.joined is None:
@@ -215,6 +189,22 @@ class JobCalls:
         if not call.takes_job:
             raise still_runs(call)
         await self._accepted(exchange, call.job_id, body, *_quota(call, receipt))
+
+    async def _submit_and_wait(self, exchange: Exchange, call: JobCall) -> tuple[Receipt, Job | None]:
+        """Submit it, and wait for its end where that may come in time; not for that of another call's job."""
+        began = time.monotonic()
+        with self._watcher.watch(call.new.job_id) as watch:
+            receipt = await self._submit(call)
+            submitted_at = time.monotonic()
+            if call.joined is not None or not call.may_end_within(call.hold - (submitted_at - began)):
+                return receipt, None
+            if receipt.outcome == "replayed":
+                await self._notice(watch)
+            job = await self._awaited(watch, None, exchange, call)
+        if job is None or not job.attempt:
+            looked_at = time.monotonic() - LOOKED_AT_WITHIN_S - self._database_away()
+            call.unstarted_s = max(0.0, looked_at - submitted_at)
+        return receipt, job
 
     async def handed(self, exchange: Exchange, asked: Asked, job_id: str) -> None:
         """Answer a direct call that its runner has recorded as a job, which goes on or has just ended.
@@ -277,7 +267,7 @@ class JobCalls:
 
     async def _submit(self, call: JobCall) -> Receipt:
         call.receipt = receipt = await self._submitter.submit(call.new)
-        if receipt.outcome not in _ACCEPTED:
+        if not call.is_accepted:
             raise refused(call.new, receipt)
         if call.reason:
             self._metrics.became_job(call.new.function, call.reason)
@@ -337,8 +327,12 @@ class JobCalls:
             return await self._awaited(watch, job, exchange, call) or job
 
     async def _notice(self, watch: Watch) -> None:
-        """Have the end told of a job that was submitted without this waiter."""
-        await self._watcher.begin(watch, follow=False)
+        """Have the end told of a job that was submitted without this waiter.
+
+        The call is accepted: where Postgres doesn't answer, the look at all watched jobs tells of its end.
+        """
+        with contextlib.suppress(DatabaseError):
+            await self._watcher.begin(watch, follow=False)
         watch.stir()  # it is to be read again now that its end will be told
 
     async def _read(self, job_id: str, owner_id: str) -> Job | None:
@@ -385,11 +379,6 @@ class JobCalls:
             (b"headrace-job-id", job.job_id.encode("ascii")),
         )
         return True
-
-
-def weight_of(wishes: Wishes, key: KeyRow) -> float:
-    """The weight of a job; of one whose call doesn't ask for a class, at most that of `normal`."""
-    return WEIGHTS[wishes.priority or min(key.highest_priority, "normal", key=WEIGHTS.__getitem__)]
 
 
 def _quota(call: JobCall, receipt: Receipt | None) -> Headers:

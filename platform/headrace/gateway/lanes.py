@@ -39,8 +39,12 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clear_s(self) -> float:
-        """Seconds until nothing waits, and whoever has a place has come; 0: nothing does, or nobody knows."""
-        return max(self.wait_s or 0.0, self.line_s)
+        """Seconds until nothing waits; 0: nothing does, or nobody knows.
+
+        Places that nobody has used yet don't count: lines are by owner, and one that was given up would keep
+        all others away.
+        """
+        return self.wait_s or 0.0 if self.waiting else 0.0
 
 
 class Lanes:

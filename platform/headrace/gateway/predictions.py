@@ -114,6 +114,11 @@ class Kept:
             within = 0 if error_s <= _most(NEAR, wait_s) else 1 if error_s <= _most(FAR, wait_s) else 2
             self.waits[way][within] += 1
 
+    def waits_on(self, forecast: Forecast, way: Way, waited_s: float) -> None:
+        """A call has waited so long, and hasn't started: more isn't heard of it here."""
+        if forecast.wait_s is not None and waited_s - forecast.wait_s > _most(FAR, waited_s):
+            self.waits[way][-1] += 1  # however long it waits on
+
     def ran(self, forecast: Forecast, exec_s: float) -> None:
         """Its execution took so long."""
         _, mean_s, p95_s, _ = forecast

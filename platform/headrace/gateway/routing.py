@@ -59,7 +59,7 @@ class Routing:
         if predicted is None:
             return Snapshot(None, self._brief_wait, bool(serving), records, self._back_s(manifest, serving))
         clear_s = 0.0 if lane is None or self._turns_come(sound) else lane.clear_s
-        return Snapshot(predicted, self._brief_wait, False, records, clear_s=clear_s)
+        return Snapshot(predicted, self._brief_wait, False, records, clear_s=clear_s, jobs=jobs)
 
     def _turns_come(self, serving: Iterable[Serving]) -> bool:
         """Whether a direct call gets a slot by waiting briefly while jobs wait: every other start is one."""
@@ -74,12 +74,14 @@ class Routing:
     def require_time(self, manifest: Manifest, total: float, cost: float) -> None:
         """Pass unless half of the executions take longer than a call has that is to be a job.
 
+        All pass where a direct call would be tried. None is that one: nobody knows when they start.
+
         Raises:
             Problem: `deadline-unreachable`: it would be executed in vain.
         """
         serving = self._links.serving(manifest.name, manifest.interface)
         expected_s = min((one.expected_s(cost) for one in serving), default=0.0)
-        if total < expected_s and not any(one.may_try() for one in serving):
+        if total < expected_s and not any(one.is_to_be_tried for one in serving):
             raise unreachable(manifest.name, total, expected_s)
 
     def back_s(self, manifest: Manifest) -> float:

@@ -80,16 +80,20 @@ class Serving:
         mean_s = next((one.mean_s for one in capacity.by_cost if one.cost == bucket), capacity.cost_s * cost)
         return capacity.p50_s * mean_s / capacity.mean_s
 
-    def may_try(self) -> bool:
-        """Whether to send a call that isn't likely to end in time.
+    @property
+    def is_to_be_tried(self) -> bool:
+        """Whether nothing has been executed there for ten seconds, as far as is known.
 
-        One is sent after ten seconds without an execution: else nobody would learn that they have become
-        shorter.
+        Then a call is done that isn't likely to end in time: else nobody would learn that executions have
+        become shorter.
         """
-        now = time.monotonic()
-        if now - self._known_at < _TRY_AFTER_S:
+        return time.monotonic() - self._known_at >= _TRY_AFTER_S
+
+    def may_try(self) -> bool:
+        """Whether to send a call that isn't likely to end in time; only one is, then it is known."""
+        if not self.is_to_be_tried:
             return False
-        self._known_at = now
+        self._known_at = time.monotonic()
         return True
 
     def told(self, state: Pong, function: str) -> None:

@@ -25,6 +25,9 @@ Standing = tuple[State, int]
 CHECK_EVERY: Final = 1.0
 """Seconds between two looks at all watched jobs."""
 
+LOOKED_AT_WITHIN_S: Final = 2 * CHECK_EVERY
+"""A change of a watched job is known after so many seconds, while Postgres answers."""
+
 
 class Watch:
     """One waiter for one job; made by `Watcher.watch`."""

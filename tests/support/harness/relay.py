@@ -40,6 +40,11 @@ class Relay:
         self._thread.start()
         self._do(self._begin())
 
+    @property
+    def holds_answers(self) -> bool:
+        """Whether nothing passes back now."""
+        return not self._answers.is_set()
+
     def cut(self) -> None:
         """Reset all connections; new ones are reset as soon as they are made."""
         self._do(self._cut())
@@ -52,9 +57,13 @@ class Relay:
         """Let nothing pass back any more once these words were said, on whatever connection; they arrive."""
         self._do(self._hold_answers(to.encode()))
 
-    def restore(self) -> None:
-        """Let all pass again, what came in meanwhile first, as a network does that sends again."""
-        self._do(self._restore())
+    def restore(self, until: str = "") -> None:
+        """Let all pass again, what came in meanwhile first, as a network does that sends again.
+
+        Args:
+            until: nothing passes back any more once these words were said, as after `hold_answers`.
+        """
+        self._do(self._restore(until.encode()))
 
     def close(self) -> None:
         self._do(self._cut())
@@ -86,9 +95,9 @@ class Relay:
     async def _hold_answers(self, to: bytes) -> None:
         self._last_words = to
 
-    async def _restore(self) -> None:
+    async def _restore(self, until: bytes = b"") -> None:
         self._is_cut = False
-        self._last_words = b""
+        self._last_words = until
         self._passes.set()
         self._answers.set()
 

@@ -38,7 +38,7 @@ WISHES: Final = {
     "`respond-async, wait=5`": Wish(respond_async=True),
     "a key": Wish(has_key=True),
     "`never`": Wish(takes_job=False),
-    "`never`, 30 s of jobs and line": Wish(takes_job=False),
+    "`never`, 30 s of jobs": Wish(takes_job=False),
 }
 BACK_S: Final = 40.0
 
@@ -69,7 +69,7 @@ def snapshot_of(wish: str, wait: str, loading: str, p95: str) -> Snapshot:
         ),
         BRIEF_S,
         records="Postgres away" not in wish,
-        clear_s=30.0 if "line" in wish else 0.0,
+        clear_s=30.0 if "of jobs" in wish else 0.0,
     )
 
 
@@ -159,14 +159,14 @@ def test_a_longer_hold_makes_no_job_and_no_refusal_of_a_call_that_a_runner_gets(
 
 
 @given(SPANS, SNAPSHOTS, SECONDS, SECONDS)
-def test_a_longer_wait_or_line_never_shortens_the_retry_after(
-    span: Span, snapshot: Snapshot, more: float, line: float
+def test_a_longer_wait_or_more_jobs_never_shorten_the_retry_after(
+    span: Span, snapshot: Snapshot, more: float, jobs_s: float
 ) -> None:
     never = Wish(takes_job=False)
     decision = decide(span, never, snapshot)
     if isinstance(decision, Refused) and (predicted := snapshot.predicted) is not None and span.hold > 0:
         longer = predicted._replace(wait_s=predicted.wait_s + more)
-        deeper = decide(span, never, snapshot._replace(predicted=longer, clear_s=snapshot.clear_s + line))
+        deeper = decide(span, never, snapshot._replace(predicted=longer, clear_s=snapshot.clear_s + jobs_s))
         assert isinstance(deeper, Refused)
         assert deeper.retry_after_s is not None
         assert decision.retry_after_s is not None

@@ -189,6 +189,19 @@ def test_retry_after_is_honoured(site: ScriptedSite, client: Client, monkeypatch
     assert [pause for pause in slept if pause > 1] == [5, 5]
 
 
+def test_a_retry_after_of_nothing_is_no_reason_to_ask_without_a_pause(
+    site: ScriptedSite, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(events.time, "sleep", slept.append)
+    busy = document({"code": "busy", "title": "No"}, 503, Retry_After="0")
+    site.on(f"GET {PATH}/events", busy, busy, stream(RESULT))
+
+    assert len(list(client.events(JOB))) == 1
+    assert len(slept) == 2
+    assert all(pause >= events._PAUSE_S / 2 for pause in slept)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_patience_with_a_lost_connection_has_an_end(site: ScriptedSite, client: Client) -> None:
     site.on(f"GET {PATH}/events", stream(STATES[0]), stream())

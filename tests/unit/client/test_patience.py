@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -128,6 +129,8 @@ def test_a_place_may_be_given_by_hand_and_outlasts_what_asks_for_none(
         refusal(None, FIRST),  # it doesn't say when
         refusal(1, status=500),
         refusal(1, status=409),
+        document({"code": "busy"}, 503, **{"Retry-After": "\xb2"}),  # a digit to Python, but no number
+        document({"code": "busy"}, 503, **{"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}),
         refusal(1, job_id=JOB),  # it may have been taken
     ],
 )
@@ -139,6 +142,12 @@ def test_what_is_no_want_of_room_is_the_answer(
     with pytest.raises(CallRefused):
         ask("echo", {}, patience=60)
     assert (len(site.asked), clock.slept) == (1, [])
+
+
+def test_patience_is_a_number(site: ScriptedSite, ask: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="number of seconds"):
+        ask("echo", {}, patience=math.nan)
+    assert not site.asked
 
 
 def test_with_a_key_a_call_that_may_have_been_taken_is_made_again(

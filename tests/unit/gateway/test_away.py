@@ -67,7 +67,13 @@ def test_a_runner_that_lives_and_is_not_linked_is_away_since_it_was_read_of(
     now = clocked(monkeypatch)
     runner = RunnerInfo("r1", "tcp://127.0.0.1:1", "default", {"echo": "1234"})
     directory = Directory(GatewayMetrics())
+    alive = replace(READING, runners=[runner], last_seen={("echo", "1234"): 1.0})
     for _ in range(3):
-        directory.update(replace(READING, runners=[runner]))
+        directory.update(alive)
         now[0] += 10
     assert directory.away_s("echo", "1234") == 30
+    directory.update(replace(READING, last_seen={("echo", "1234"): 12.0}))  # it is lost
+    assert directory.away_s("echo", "1234") == 12
+    now[0] += 5000
+    directory.update(alive)  # another one has come, and should be linked at once
+    assert directory.away_s("echo", "1234") == 0

@@ -154,6 +154,36 @@ def test_the_reason_of_a_refusal_becomes_a_503(tmp_path: Path, reason: str, code
     run(scenario)
 
 
+def test_a_runner_that_is_only_full_counts_before_one_that_is_broken(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broken = lambda call: refused(call, "degraded", 1.0)  # noqa: E731
+        full = lambda call: refused(call, "full", 4.0)  # noqa: E731
+        async with site(tmp_path, broken, full) as here:
+            found = await problem(here.caller, asked())
+            assert (found.code, found.headers["Retry-After"]) == ("busy", "4")
+            here.runners[1].script = broken
+            here.caller._links.serving("echo", "1234")[1]._full_until = 0.0
+            found = await problem(here.caller, asked())
+            assert (found.code, found.headers["Retry-After"]) == ("function-degraded", "10")
+
+    run(scenario)
+
+
+def test_of_several_runners_the_prediction_is_for_the_one_that_gets_the_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with site(tmp_path, result, refused, slots=1) as here:
+            first, second = here.caller._links.serving("echo", "1234")
+            first.mean_s, second.mean_s = 1.0, 0.1
+            first.load = 2
+            call = flexible()
+            assert isinstance(await here.caller.answer(call), Result)
+            assert [len(runner.calls) for runner in here.runners] == [1, 1]  # the better one had no room
+            assert call.predicted is not None
+            assert call.predicted.wait_s == 2.0
+
+    run(scenario)
+
+
 def test_where_jobs_wait_a_refused_call_is_to_come_when_none_does(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with site(tmp_path, lambda call: refused(call, seconds=4.0)) as here:

@@ -13,13 +13,16 @@ from harness.receipts import receipt_of
 from harness.scripted_calls import manifest
 
 from headrace.domain import Priority
+from headrace.errors import DatabaseUnavailable
 from headrace.gateway import job_call, job_view
+from headrace.gateway.digest import digest_of
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.invoke import Invoke
 from headrace.gateway.job_asked import JobCall
-from headrace.gateway.job_call import JobCalls, digest_of
+from headrace.gateway.job_call import JobCalls
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.preferences import Preferences, Wishes
+from headrace.gateway.problems import Problem
 from headrace.gateway.refusals import refused
 from headrace.ids import uuid7
 from headrace.keys import KeyRow
@@ -92,9 +95,11 @@ def test_a_call_with_a_key_is_held_as_a_direct_call_is() -> None:
 
 
 @pytest.mark.parametrize("way", ["accepted", "replayed", "recalled"])
+@pytest.mark.parametrize("cut", [False, True])
 def test_a_call_that_waits_for_its_job_does_not_keep_its_input(
-    monkeypatch: pytest.MonkeyPatch, way: str
+    monkeypatch: pytest.MonkeyPatch, way: str, cut: bool
 ) -> None:
+    """Nor is it lost where Postgres falls silent as soon as the job is there."""
     body = bytes([32] * 1000)
     waits: list[int] = []
     nothing: Any = None
@@ -110,7 +115,9 @@ def test_a_call_that_waits_for_its_job_does_not_keep_its_input(
         def watch(self, _job_id: str) -> Any:
             return contextlib.nullcontext(SimpleNamespace(has_left=False, stir=lambda: None))
 
-        async def begin(self, _watch: Any, *, follow: bool) -> None: ...
+        async def begin(self, _watch: Any, *, follow: bool) -> None:
+            if cut:
+                raise DatabaseUnavailable("cut off")
 
         async def until_final(self, *_: Any) -> None:
             waits.append(sys.getrefcount(body))
@@ -234,3 +241,61 @@ def test_what_the_ledger_refuses_is_told(outcome: Any, code: str, said: str) -> 
     assert problem.code == code
     assert said in problem.detail
     assert ("Retry-After" in problem.headers) == (code != "key-conflict")
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_job_that_was_submitted_twice_is_answered_though_postgres_falls_silent(
+    monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """The commit's own answer was lost, so the second one says `replayed`. Whoever is told to come again,
+    without the job's id, would have the call executed twice."""
+    nothing: Any = None
+    sent: list[Any] = []
+
+    class Submitter:
+        async def submit(self, new: NewJob) -> Receipt:
+            return receipt_of(new.job_id if key is None else "j0", cast("Any", "replayed"))
+
+    class Directory:
+        def was_served(self, *_: Any) -> bool:
+            return True
+
+    class Silent(Watcher):
+        actor = "g"
+
+        def watch(self, _job_id: str) -> Any:
+            return contextlib.nullcontext(SimpleNamespace(has_left=False, stir=lambda: None))
+
+        async def begin(self, _watch: Any, *, follow: bool) -> None:
+            raise DatabaseUnavailable("cut off")
+
+        async def until_final(self, *_: Any) -> None: ...
+
+    async def find(*_: Any, **__: Any) -> Any:
+        raise DatabaseUnavailable("cut off")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    monkeypatch.setattr(reading, "find", find)
+    jobs = JobCalls(
+        load_settings(),
+        cast("Any", Directory()),
+        cast("Any", Submitter()),
+        cast("Any", Silent()),
+        nothing,
+        lambda: 0.0,
+        GatewayMetrics(),
+        lambda *_: None,
+    )
+    exchange = Exchange({}, uuid7(), "r", nothing, send, nothing)
+    wishes = Wishes(Preferences(respond_async=True, wait=50), None, key)
+    call = jobs.prepare(exchange, manifest(), (b"{}", {}), KeyRow("k", "o", "o"), wishes)
+    if key is None:
+        asyncio.run(jobs.answer(exchange, call))
+        assert exchange.status == 202
+        assert (b"headrace-job-id", call.new.job_id.encode()) in sent[0]["headers"]
+    else:  # the other call's job has to be read, so all that can be told is which it is
+        with pytest.raises(Problem) as caught:
+            asyncio.run(jobs.answer(exchange, call))
+        assert (caught.value.code, caught.value.extra["job_id"]) == ("database-unavailable", "j0")

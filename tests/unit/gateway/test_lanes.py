@@ -29,11 +29,11 @@ def standing(
     ("told", "wait_s", "clear_s"),
     [
         (standing(), 4, 4),
-        (standing(line_s=30.0), 4, 30),
-        (standing(line_s=3.0), 4, 4),
+        (standing(line_s=30.0), 4, 4),  # lines are of one owner each
         (standing(rate=None), None, 0),
-        (standing(rate=None, line_s=7.0), None, 7),
+        (standing(rate=None, line_s=7.0), None, 0),
         (standing(waiting=0, cost=0.0, rate=None), 0, 0),
+        (standing(waiting=0, cost=0.0, line_s=600.0), 0, 0),
     ],
 )
 def test_when_nothing_should_wait_any_more(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -24,7 +25,9 @@ NOBODY: Final = cast("Any", None)
 def exchange(metrics: GatewayMetrics, course: Any, predicted: Predicted | None = KNOWN) -> Exchange:
     of_one = metrics.of("echo")
     one = Exchange({}, "job", "request", NOBODY, NOBODY, of_one, function="echo", course=course)
-    one.predicted, one.status = predicted, 200
+    one.status = 200
+    if isinstance(course, Asked):
+        course.predicted = predicted
     return one
 
 
@@ -34,8 +37,12 @@ def direct(queue_ms: float, exec_ms: float, attempt: int = 1) -> Asked:
     return asked
 
 
-def job(queue_ms: float, exec_ms: float, receipt: Receipt | None, attempt: int = 1) -> JobCall:
-    call = JobCall(NOBODY, 10, 60, is_async=False, predicted=KNOWN, receipt=receipt)
+def job(
+    queue_ms: float, exec_ms: float, receipt: Receipt | None, attempt: int = 1, given: int = 0
+) -> JobCall:
+    """A call whose job has had that many starts, some of them as a direct call."""
+    new = cast("Any", SimpleNamespace(attempt=given))
+    call = JobCall(new, 10, 60, is_async=False, predicted=KNOWN, receipt=receipt)
     call.queue_ms, call.exec_ms, call.attempt = queue_ms, exec_ms, attempt
     return call
 
@@ -97,6 +104,24 @@ def test_how_near_the_predicted_wait_of_a_job_was(
     assert error_s == pytest.approx(abs(predicted_s - measured_ms / 1000))
 
 
+@pytest.mark.parametrize(
+    ("predicted_s", "unstarted_s", "off"),
+    [(1.0, 2.5, 0), (1.0, 2.6, 1), (0.0, 0.2, 0), (0.0, 0.3, 1), (9.0, 8.0, 0), (None, 50.0, 0)],
+)
+def test_a_job_that_has_not_started_counts_once_its_prediction_must_be_off(
+    predicted_s: float | None, unstarted_s: float, off: int
+) -> None:
+    metrics = GatewayMetrics()
+    waits = job(0, 0, accepted(predicted_s), attempt=0)
+    waits.unstarted_s = unstarted_s
+    foretold.settle(exchange(metrics, waits), BRIEF_S)
+    found = {
+        one: counted(metrics, "headrace_predicted_waits_total", way="job", within=one)
+        for one in ("near", "far", "off")
+    }
+    assert found == {"near": 0, "far": 0, "off": off}
+
+
 def test_executions_are_counted_by_whether_they_took_longer_than_95_of_100_should() -> None:
     metrics = GatewayMetrics()
     for exec_ms in (500, 2000, 2001):
@@ -136,6 +161,8 @@ def test_a_job_that_still_runs_counts_by_its_wait_only() -> None:
         direct(1, 1, attempt=2),
         job(1, 1, accepted(1.0), attempt=2),
         job(0, 0, accepted(1.0), attempt=0),  # it waits
+        job(0, 0, accepted(1.0), attempt=1, given=1),  # for its second start: the first was a direct call
+        job(5, 5, accepted(1.0), attempt=2, given=1),
         job(1, 1, accepted(None, "replayed")),
         job(0, 0, None, attempt=0),
         None,

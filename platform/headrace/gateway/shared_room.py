@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 from headrace.gateway.problems import Problem
 
 
-class Places:
-    """So many places, of which an owner never has all.
+class SharedRoom:
+    """Room for so many, of which an owner never has all.
 
     Args:
         most: how many there are.
