@@ -2192,6 +2192,7 @@ CREATE FUNCTION public.lanes_v1() RETURNS TABLE(name text, waiting integer, wait
         SELECT c.lane, count(*) AS places, max(c.due_at) AS end_at FROM place c
         WHERE c.told_at >= clock_timestamp() - place_late_v1() GROUP BY c.lane
     ) AS o ON o.lane = p.lane
+    WHERE EXISTS (SELECT FROM lane_look l WHERE l.at > clock_timestamp() - interval '10 seconds')
     ORDER BY p.lane
 $$;
 

@@ -370,7 +370,8 @@ BEGIN
 END;
 $$;
 
--- The lanes at a glance. `line_s`: seconds to the end of the longest line; 0: there is none.
+-- The lanes at a glance; none where nobody has looked at them of late. `line_s`: seconds to the end of the
+-- longest line; 0: there is none.
 CREATE FUNCTION lanes_v1()
 RETURNS TABLE (
     name text, waiting integer, waiting_cost double precision, rate double precision, is_measured boolean,
@@ -383,5 +384,6 @@ LANGUAGE sql STABLE AS $$
         SELECT c.lane, count(*) AS places, max(c.due_at) AS end_at FROM place c
         WHERE c.told_at >= clock_timestamp() - place_late_v1() GROUP BY c.lane
     ) AS o ON o.lane = p.lane
+    WHERE EXISTS (SELECT FROM lane_look l WHERE l.at > clock_timestamp() - interval '10 seconds')
     ORDER BY p.lane
 $$;

@@ -8,6 +8,9 @@ from harness.ledger import LANE, new_job
 from headrace.database import Database, Row
 from headrace.ledger.submission import Receipt, submit
 
+_LOOK = """
+INSERT INTO lane_look (at) VALUES (clock_timestamp()) ON CONFLICT (is_only) DO UPDATE SET at = excluded.at
+"""
 _SET_RATE = (
     "INSERT INTO lane_pace (lane, waiting, waiting_work, rate, is_measured, starts, work, refreshed_at)"
     " VALUES (%(lane)s, 0, 0, %(rate)s, true, 0, 0, clock_timestamp())"
@@ -34,6 +37,7 @@ _SHARE = "SELECT share FROM line WHERE lane = %s AND owner_id = %s::uuid AND wei
 async def set_rate(database: Database, rate: float | None, lane: str = LANE) -> None:
     """Say how much work a lane does in a second; None: nobody knows."""
     await database.execute(_SET_RATE, {"lane": lane, "rate": rate})
+    await database.execute(_LOOK)
 
 
 async def elapse_places(database: Database, seconds: float) -> None:
