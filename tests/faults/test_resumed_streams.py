@@ -111,7 +111,8 @@ def test_a_call_made_again_after_runner_and_gateway_were_killed_is_told_of_the_n
     (job,) = served.get("/jobs").json()["items"]
     served["runner-0"].kill()
     served.start_runner("runner-0")
-    eventually(lambda: served.job(job["job_id"])["attempt"] == 2, "it is started again")
+    # Where nobody has seen the runner's lock held, its lease is waited for.
+    eventually(lambda: served.job(job["job_id"])["attempt"] == 2, "it is started again", within=75)
     served["gateway"].kill()
     served.start_gateway()
 
