@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -117,7 +118,9 @@ class Clones:
             ).fetchall()
             return not found
 
-        wait_until(none_left, seconds=2)
+        if not wait_until(none_left, seconds=2):
+            gc.collect()  # one that was being opened when its pool was closed is closed with its object
+            wait_until(none_left, seconds=2)
         return found
 
     def _drop(self, name: str) -> None:
