@@ -16,7 +16,7 @@ from harness.site import eventually
 from gpu_runner.executor import priority
 
 GROUPS_SESSIONS = Path("/proc/sys/kernel/sched_autogroup_enabled")
-OWN_GROUP = Path("/proc/self/autogroup")  # of the kernel's own group, as some containers are in, it says nothing
+OWN_GROUP = Path("/proc/self/autogroup")  # empty in the kernel's own group, as in some containers
 
 
 def nice_of_threads(pid: int) -> set[int]:
