@@ -88,9 +88,8 @@ def predict(
         cost: the input's; 0: it has none.
         jobs: those that wait for a slot too: while there are any, every other start is one of them.
     """
-    best: tuple[Candidate, tuple[float, float] | None, int, float, float] | None = None
+    best: tuple[Candidate, tuple[float, float], bool, int, float, float] | None = None
     soonest = math.inf
-    prior = prior_s(budget)
     for runner in runners:  # of each call: nothing is built here but for the best of them
         capacity = runner.capacity
         ahead = runner.load + 1 - runner.slots
@@ -105,19 +104,20 @@ def predict(
         if ahead > 0 and jobs:
             ahead += min(ahead, jobs)
         wait_s = 0.0 if ahead <= 0 else ahead / runner.slots * runner.mean_s
-        end = wait_s + load_s + (known or prior)[0]
+        times = prior_s(budget) if known is None else known
+        end = wait_s + load_s + times[0]
         if ahead > 0 and wait_s == 0:
             end += _BEHIND_ALL_S  # nothing at all is known of its wait
         if end < soonest:
-            soonest, best = end, (runner, known, ahead, wait_s, load_s)
+            soonest, best = end, (runner, times, known is not None, ahead, wait_s, load_s)
     if best is None:
         return None
-    runner, known, ahead, wait_s, load_s = best
+    runner, times, is_known, ahead, wait_s, load_s = best
     return Predicted(
         wait_s,
         load_s,
-        *(known or prior),
-        known is not None,
+        *times,
+        is_known,
         ahead <= 0,
         runner.capacity is not None and runner.capacity.warmth != _WARM,
         ahead <= 0 or (runner.mean_s > 0 and runner.is_full),

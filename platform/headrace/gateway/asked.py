@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from headrace.admission import Predicted, Span
 from headrace.domain import Manifest
@@ -22,15 +23,13 @@ Reason = Literal["full", "cold", "withdrawn", "lost", "failed-for-now"]
 _EXECUTED = (Result, Error)
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
+class Handed(msgspec.Struct, frozen=True):
     """The call is a job in the ledger, which runs or has ended; its result will be there."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToJob:
+class ToJob(msgspec.Struct, frozen=True):
     """The call neither runs nor is it in the ledger as far as is known: it is to be submitted, under its id.
 
     Where it is there after all, as a runner that was lost has recorded it, the submission joins that job.
@@ -50,8 +49,7 @@ class ToJob:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """What the ledger is told of a call that becomes a job while it runs, and runners needn't know before.
 
     Args:
@@ -69,8 +67,7 @@ class Record:
     place: str | None = None
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(msgspec.Struct):
     """One call as the gateway accepted it.
 
     Args:
@@ -110,7 +107,7 @@ class Asked:
     alone: bool = False
     queue_ms: float = 0.0
     exec_ms: float = 0.0
-    refusals: dict[Serving, Refused] = field(default_factory=dict[Serving, Refused])
+    refusals: dict[Serving, Refused] = msgspec.field(default_factory=dict[Serving, Refused])
     may_be_job: bool = False
     record: Record | None = None
     most_outstanding: int | None = None

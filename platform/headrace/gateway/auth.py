@@ -19,6 +19,7 @@ _MOST_KNOWN = 10_000
 _MOST_UNKNOWN = 1_000
 _UNKNOWN_FOR_S = 5.0
 _LONGEST_KEY = 256
+_BEARER = b"Bearer "
 _INSUFFICIENT = 'Bearer realm="headrace", error="insufficient_scope"'
 
 
@@ -45,6 +46,12 @@ class Authenticator:
         self._forgotten += 1
         self._known.clear()
         self._unknown.clear()
+
+    def known(self, header: bytes | None) -> KeyRow | None:
+        """The owner of a remembered key, in a header as clients mostly write it; None: ask `owner`."""
+        if header is None or not header.startswith(_BEARER):
+            return None
+        return self._known.get(hash_key(header[len(_BEARER) :]))
 
     async def owner(self, header: bytes | None) -> KeyRow:
         """The owner of the key in an `Authorization` header.

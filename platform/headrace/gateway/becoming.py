@@ -23,7 +23,9 @@ _LEAST_S: Final = 1e-3
 
 def weight_of(wishes: Wishes, key: KeyRow) -> float:
     """The weight of a job; of one whose call doesn't ask for a class, at most that of `normal`."""
-    return WEIGHTS[wishes.priority or min(key.highest_priority, "normal", key=WEIGHTS.__getitem__)]
+    if wishes.priority is not None:
+        return WEIGHTS[wishes.priority]
+    return min(WEIGHTS[key.highest_priority], WEIGHTS["normal"])
 
 
 def asked_for(

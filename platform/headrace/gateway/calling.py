@@ -10,6 +10,7 @@ from typing import Final
 from headrace.admission import choose, predict
 from headrace.admission.returning import LATEST_S
 from headrace.domain import Manifest
+from headrace.gateway.alarms import Alarms
 from headrace.gateway.asked import Asked, Handed, ToJob
 from headrace.gateway.call_problems import failed, no_room, out_of_time, unreachable, worker_lost
 from headrace.gateway.call_stream import WINDOW
@@ -58,6 +59,7 @@ class Caller:
         self._back_s = back_s
         self._handovers = Handovers(metrics, recorded)
         self._loop = asyncio.get_running_loop()
+        self._alarms = Alarms(_WATCH_AFTER_S, self._loop)
 
     async def answer(self, asked: Asked) -> Result | Handed | ToJob:
         """The function's output, or how the call goes on as a job.
@@ -66,12 +68,6 @@ class Caller:
             Problem: whatever else became of the call.
             ClientLeft: the client is gone and the work was stopped, unless it is recorded as a job by now.
         """
-        outcome = await self._outcome(asked)
-        if isinstance(outcome, Handed):
-            self._metrics.became_job(asked.manifest.name, "handed")
-        return outcome
-
-    async def _outcome(self, asked: Asked) -> Result | Handed | ToJob:
         accepted_at = self._loop.time()
         while True:
             elapsed = self._loop.time() - accepted_at
@@ -86,6 +82,8 @@ class Caller:
             if isinstance(answer, Result):
                 return answer
             if (outcome := await self._settle(answer, pending, serving, asked)) is not None:
+                if isinstance(outcome, Handed):
+                    self._metrics.became_job(asked.manifest.name, "handed")
                 return outcome
 
     async def _settle(
@@ -186,7 +184,11 @@ class Caller:
         answer: Answer | None = None
         has_left = False
         try:
-            answer = await self._wait(pending, asked, accepted_at)
+            brief_s = accepted_at + asked.span.hold / 2 - self._loop.time()
+            is_long = brief_s >= self._alarms.seconds
+            answer = await (pending.wait_briefly(self._alarms) if is_long else pending.wait(brief_s))
+            if answer is None:
+                answer = await self._wait(pending, asked, accepted_at)
         except BaseException as error:
             has_left = not isinstance(error, Problem)
             serving.link.stop(asked.job_id)
@@ -199,15 +201,12 @@ class Caller:
                 self._handovers.ended(pending, asked, self._loop.time(), answer, has_left=has_left)
 
     async def _wait(self, pending: PendingCall, asked: Asked, accepted_at: float) -> Answer:
-        """The answer; at the end of the hold, or when the client leaves, an exception.
+        """An answer that didn't come at once; at the hold's end, or when the client leaves, an exception.
 
         A call that may become a job is handed over before its hold ends; from then on its answer is waited
         for until its deadline, as only the runner knows whether it will be a result or a job.
         """
         hold = asked.span.hold
-        answer = await pending.wait(min(_WATCH_AFTER_S, accepted_at + hold / 2 - self._loop.time()))
-        if answer is not None:
-            return answer
         leaving = asyncio.ensure_future(asked.receive())
         leaving.add_done_callback(lambda _: pending.wake())
         try:
@@ -233,14 +232,16 @@ class Caller:
         """
         soonest = min((refusal.retry_after_s for refusal in asked.refusals.values()), default=seconds)
         pause = min(seconds, max(soonest, _BACKOFF_S))
-        asked.refusals.clear()
         change = asyncio.ensure_future(self._links.next_change(pause))
         leaving = asyncio.ensure_future(asked.receive())
         try:
             await asyncio.wait((change, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
                 raise ClientLeft
-            return change.result() or pause < seconds
+            if not (change.result() or pause < seconds):
+                return False
+            asked.refusals.clear()  # else they are why there was no room
+            return True
         finally:
             change.cancel()
             leaving.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -26,6 +27,7 @@ _ALL_ERRORS_BYTES = 2**14  # the library finds one fault or all: all of a mebiby
 _MASK: Final = "the value"  # an error says what is expected, never what somebody sent
 _SOMEWHERE: Final = {"path": "", "message": "the input doesn't satisfy the function's schema"}
 _MOST_KNOWN: Final = 4
+_MOST_OPTIONS: Final = 64  # the library names two
 _UNION_KINDS: Final = (
     jsonschema_rs.ValidationErrorKind.AnyOf,
     jsonschema_rs.ValidationErrorKind.OneOfNotValid,
@@ -44,7 +46,15 @@ class ServedFunction:
         ValueError: the manifest's schema can't be used.
     """
 
-    __slots__ = ("_explains_all", "_outline", "_validator", "manifest", "metrics")
+    __slots__ = (
+        "_explains_all",
+        "_fixed_cost",
+        "_outline",
+        "_validator",
+        "manifest",
+        "metrics",
+        "tells_cost",
+    )
 
     def __init__(self, manifest: Manifest, metrics: FunctionMetrics) -> None:
         self.manifest = manifest
@@ -52,6 +62,14 @@ class ServedFunction:
         self._validator = compiled(manifest.input_schema, mask=_MASK)
         self._outline = _outline(manifest.input_schema)
         self._explains_all = not multiplies(manifest.input_schema)
+        varies = manifest.cost.varies
+        self._fixed_cost = None if varies else manifest.cost.of(None)
+        self.tells_cost = varies or manifest.batch is not None
+        """Whether runners are to know what an input costs."""
+
+    def cost_of(self, value: Any) -> float:
+        """What an input costs."""
+        return self.manifest.cost.of(value) if self._fixed_cost is None else self._fixed_cost
 
     def check(self, value: Any, size: int) -> None:
         """Check an input, of so many bytes of JSON, against the registered schema.
@@ -216,6 +234,9 @@ def _explain(error: jsonschema_rs.ValidationError) -> list[dict[str, str]]:
             return [{"path": path + _pointer([name]), "message": "this field is required"}]
         case jsonschema_rs.ValidationErrorKind.AdditionalProperties(unexpected=names):
             return [{"path": path + _pointer([name]), "message": "no such field"} for name in names]
+        case jsonschema_rs.ValidationErrorKind.Enum(options=options) if len(options) <= _MOST_OPTIONS:
+            known = ", ".join(json.dumps(option, ensure_ascii=False) for option in options)
+            return [{"path": path, "message": f"{_MASK} is not one of {known}"}]
         case _:
             return [{"path": path, "message": error.message}]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
+from headrace.gateway.cycle import WHOLE
 from headrace.gateway.metrics import FunctionMetrics
 from headrace.gateway.problems import Problem
 
@@ -32,6 +34,10 @@ _WANTED = frozenset(
 )
 _REPLAYED = (b"idempotent-replayed", b"true")
 _VARY = (b"vary", b"Accept, Prefer")
+_RESULT = (
+    b"x-request-id: %b\r\nvary: Accept, Prefer\r\ncontent-type: application/json\r\n"
+    b"server-timing: queue;dur=%.3f, exec;dur=%.3f\r\n"
+)
 
 
 CLIENT_LEFT: Final = "client-left"
@@ -66,11 +72,11 @@ class Course(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(msgspec.Struct):
     """One request and what became of it.
 
     Args:
+        takes_whole: `send` takes `WHOLE` answers.
         is_replay: another call of the same idempotency key came first, and this one joins it.
         wants_events: it is to be answered by server-sent events.
         cost: the input's, where it was priced.
@@ -87,6 +93,7 @@ class Exchange:
     send: Send
     metrics: FunctionMetrics
     root: str = ""
+    takes_whole: bool = False
     course: Course | None = None
     function: str = ""
     owner: str = ""
@@ -133,6 +140,18 @@ class Exchange:
         kind, length = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
         await self._send(self._headers((kind, length, *more)), body)
 
+    async def answer_result(self, output: bytes, queue_ms: float, exec_ms: float) -> None:
+        """Send the output of a call that was executed for it, after such a wait and so long."""
+        if not self.takes_whole:
+            await self.answer(200, output, server_timing(queue_ms, exec_ms))
+            return
+        self.status = 200
+        headers = _RESULT % (self.request_id.encode("ascii"), queue_ms, exec_ms)
+        for name, value in self._own_headers():
+            headers += b"%b: %b\r\n" % (name, value)
+        send: Any = self.send
+        await send({"type": WHOLE, "status": 200, "headers": headers, "body": output})
+
     async def answer_nothing(self, *headers: tuple[bytes, bytes]) -> None:
         """Send an answer without a body (204), with these headers and those that every answer has."""
         self.status = 204
@@ -159,7 +178,11 @@ class Exchange:
         await self._send(headers, body)
 
     def _headers(self, own: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        headers = [(b"x-request-id", self.request_id.encode("ascii")), _VARY, *self.quota, *own]
+        return [(b"x-request-id", self.request_id.encode("ascii")), _VARY, *own, *self._own_headers()]
+
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        """Those that some of its answers have."""
+        headers = list(self.quota)
         if self.applied:
             headers.append((b"preference-applied", self.applied))
         if self.is_replay:

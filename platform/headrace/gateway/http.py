@@ -2,7 +2,8 @@
 
 Uvicorn reads a head of any length and waits for a slow client for ever, asks callers that offer HTTP/2 to
 send their body again, and writes head and body of an answer one after the other; each write is a packet of
-its own, which on small answers is a tenth of the whole call.
+its own, which on small answers is a tenth of the whole call. It also reads the target anew at each request,
+though a client's requests mostly have the same one.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import urllib.parse
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.gateway.cycle import EXTENSIONS, Cycle
 from headrace.gateway.requests import access
 from headrace.ids import uuid7
 
@@ -37,6 +41,7 @@ class _Joined:
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
+        self.is_closing = transport.is_closing  # asked at each answer
         self._loop = loop
         self._parts: list[bytes] = []
         self._size = 0
@@ -88,6 +93,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio."""
         self._joined = _Joined(transport, self.loop)
+        self._app: Any = cast("Any", self).app
         super().connection_made(cast("asyncio.Transport", self._joined))
         self._phase = _HEAD
         self._since = self._answer_since = self._answered_at = self.loop.time()
@@ -96,7 +102,9 @@ class Connection(HttpToolsProtocol):
         self._taken = 0  # bytes of answers that the client had taken at `_answer_since`
         self._is_refused = False
         self._host = b""  # the last one that was good: a connection mostly has only one
-        self._running: RequestResponseCycle | None = None  # `cycle` may be one that waits for it
+        self._target = b""  # the last one, and what it says
+        self._target_read: tuple[str, bytes, bytes] = ("", b"", b"")
+        self._running: Cycle | None = None  # `cycle` may be one that waits for it
         self._looking = self.loop.call_later(self.look_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -123,12 +131,12 @@ class Connection(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _feed(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while True:
+        rest: bytes | memoryview = data
+        while True:  # as many in turn may offer another protocol as there is room for
             try:
                 self.parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
+                rest = memoryview(rest)[upgrade.args[0] :]
                 self._read_again()
             else:
                 return
@@ -147,31 +155,98 @@ class Connection(HttpToolsProtocol):
             raise httptools.HttpParserError("this is no proxy")
         self.parser.feed_data(b"\r\n".join([*head, b"\r\n"]))
 
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._hosts: list[bytes] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        name = name.lower()
+        if name == b"host":
+            self._hosts.append(value)
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
     def on_headers_complete(self) -> None:
         """Called by the parser."""
         if self._unused > self.most_head and self._head_size() > self.most_head:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             raise httptools.HttpParserError("the head is too large")
-        if self.parser.should_upgrade():
+        parser = self.parser
+        if parser.should_upgrade():
             return
-        self._check_host()
-        super().on_headers_complete()
+        version = parser.get_http_version()
+        self._check_host(version)
+        waits = self._owes_answer()
+        self.cycle = cycle = self._cycle(parser.get_method().decode("ascii"), version)
+        if waits:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self._app))
+        else:
+            self._start_asgi_task(cycle, self._app)
         if self._running is None or self._running.response_complete:
-            self._running = self.cycle
+            self._running = cycle
         self.headers = []  # for trailers, which mustn't pass for headers (RFC 9110, section 6.5.1)
         self._phase, self._since = _BODY, self.loop.time()
         self._unused = self._body_bytes = 0
 
-    def _check_host(self) -> None:
+    def _cycle(self, method: str, version: str) -> Cycle:
+        """What becomes of the request whose head is complete, with its ASGI scope."""
+        if self.url != self._target:
+            self._target_read, self._target = self._read_target(), self.url
+        path, raw_path, query = self._target_read
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+            "method": method,
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "extensions": EXTENSIONS,
+        }
+        return Cycle(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            version != "1.0" and self.parser.should_keep_alive(),
+            self.on_response_complete,
+        )
+
+    def _read_target(self) -> tuple[str, bytes, bytes]:
+        """The path, as text and as it came, and the query, behind what a proxy has taken from the path."""
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        if "%" in path:
+            path = urllib.parse.unquote(path)
+        return self.root_path + path, self.root_path.encode("ascii") + url.path, url.query or b""
+
+    def _check_host(self, version: str) -> None:
         """Refuse a request whose `Host` is double, malformed, or missing (RFC 9112, section 3.2)."""
-        hosts = [value for name, value in self.headers if name == b"host"]
+        hosts = self._hosts
         if len(hosts) == 1:
             if hosts[0] == self._host:
                 return
             if _HOST.fullmatch(hosts[0]):
                 self._host = hosts[0]
                 return
-        elif not hosts and self.parser.get_http_version() == "1.0":
+        elif not hosts and version == "1.0":
             return
         self._refuse(HTTPStatus.BAD_REQUEST, _ONE_HOST)
         raise httptools.HttpParserError("the host is missing, or wrong")
@@ -183,7 +258,12 @@ class Connection(HttpToolsProtocol):
         """Called by the parser."""
         self._unused = 0
         self._body_bytes += len(body)
-        super().on_body(body)
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
@@ -191,12 +271,15 @@ class Connection(HttpToolsProtocol):
             return
         self._unused = 0
         self._phase, self._since = _END, self.loop.time()
-        super().on_message_complete()
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         """Called when an answer is whole."""
         if self.pipeline:
-            self._running, _ = self.pipeline[-1]  # it is started now
+            self._running = cast("Cycle", self.pipeline[-1][0])  # it is started now
             super().on_response_complete()
             return
         # As uvicorn does it, but without a timer for each call: `_look` ends what isn't used any more.

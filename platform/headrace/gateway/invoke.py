@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
-
-import structlog
 
 from headrace.admission import Job, Refused, Span, Sync, Wish, decide, span
 from headrace.domain import Manifest
@@ -19,10 +18,12 @@ from headrace.gateway import explaining, foretold, preferences, strict_json
 from headrace.gateway.asked import Asked, Handed, Record, ToJob
 from headrace.gateway.auth import Authenticator, require_call, require_priority
 from headrace.gateway.becoming import weight_of
+from headrace.gateway.call_line import CallLine
 from headrace.gateway.call_stream import CallStream
 from headrace.gateway.calling import Caller
-from headrace.gateway.directory import Directory
-from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, server_timing, wanted_headers
+from headrace.gateway.cycle import WHOLE
+from headrace.gateway.directory import Directory, ServedFunction
+from headrace.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, wanted_headers
 from headrace.gateway.job_asked import JobCall
 from headrace.gateway.job_call import JobCalls
 from headrace.gateway.job_events import CUT_OFF
@@ -37,6 +38,7 @@ from headrace.ids import uuid7
 from headrace.keys import KeyRow
 from headrace.link.frames import Result
 from headrace.settings import Settings
+from headrace.telemetry import logs
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
@@ -82,7 +84,7 @@ class Invoke:
         self._metrics = metrics
         self._in_flight = 0
         metrics.in_flight.set_function(lambda: self._in_flight)
-        self._access: Any = structlog.get_logger().bind()  # bound once, not at each call
+        self._log: Callable[[CallLine], None] = logs.write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call, count it, and write its access line; its function's name is a path parameter."""
@@ -99,6 +101,7 @@ class Invoke:
             send,
             self._metrics.no_function,
             request.get("root_path", ""),
+            WHOLE in request.get("extensions", ()),
         )
         self._in_flight += 1
         try:
@@ -126,7 +129,7 @@ class Invoke:
         else:
             end = await self._streams.answer(exchange, asked, asked.stream, scope)
         if isinstance(end, Result):
-            await exchange.answer(200, end.output, server_timing(end.queue_ms, end.exec_ms))
+            await exchange.answer_result(end.output, end.queue_ms, end.exec_ms)
         elif isinstance(end, Handed):
             await self._jobs.handed(exchange, asked, end.job_id)
         elif end is not None:
@@ -156,7 +159,8 @@ class Invoke:
         headers = exchange.headers
         if self._routing.database_away() > self._settings.outage_grace:
             raise Problem("database-unavailable")
-        key = await self._authenticator.owner(headers.get(b"authorization"))
+        authorization = headers.get(b"authorization")
+        key = self._authenticator.known(authorization) or await self._authenticator.owner(authorization)
         exchange.owner = key.owner_id
         require_call(key, name)
         function = self._directory.find(name)
@@ -170,11 +174,14 @@ class Invoke:
         wishes = preferences.wishes(headers)
         if wishes.priority is not None:
             require_priority(key, wishes.priority)
-        await self._directory.gate.require_or_known(name, key.owner_id, wishes.idempotency_key)
+        gate = self._directory.gate
+        if gate.is_shut(name):
+            await gate.require_or_known(name, key.owner_id, wishes.idempotency_key)
         body = await exchange.read_body(manifest.limits.input)
         value = strict_json.decode(body)
         function.check(value, len(body))
-        await self._directory.gate.require_or_known(name, key.owner_id, wishes.idempotency_key)
+        if gate.is_shut(name):
+            await gate.require_or_known(name, key.owner_id, wishes.idempotency_key)
         exchange.accepted_at = time.monotonic()
         prefer = wishes.prefer
         if prefer.wait is not None:
@@ -186,7 +193,7 @@ class Invoke:
                 self._routing.require_time(manifest, job.new.total_s, job.new.cost)
             exchange.course = job
             return job
-        asked = self._asked(exchange, manifest, (body, value), key, wishes)
+        asked = self._asked(exchange, function, (body, value), key, wishes)
         if exchange.explains:
             wish = Wish(prefer.respond_async, wishes.idempotency_key is not None, wishes.takes_job)
             exchange.metrics = self._metrics.no_function  # it is no demand for the function
@@ -196,11 +203,17 @@ class Invoke:
         return self._routed(exchange, asked)
 
     def _asked(
-        self, exchange: Exchange, manifest: Manifest, content: tuple[bytes, Any], key: KeyRow, wishes: Wishes
+        self,
+        exchange: Exchange,
+        function: ServedFunction,
+        content: tuple[bytes, Any],
+        key: KeyRow,
+        wishes: Wishes,
     ) -> Asked:
         """The call for the direct path, with what is needed to make a job of it."""
+        manifest = function.manifest
         body, value = content
-        cost = manifest.cost.of(value)
+        cost = function.cost_of(value)
         return Asked(
             exchange.job_id,
             manifest,
@@ -211,7 +224,7 @@ class Invoke:
             self._span(manifest, wishes, streams=exchange.wants_events),
             exchange.receive,
             CallStream() if exchange.wants_events else None,
-            cost if manifest.batch is not None or manifest.cost.varies else 0.0,
+            cost if function.tells_cost else 0.0,
             may_be_job=wishes.takes_job,
             record=Record(
                 key.key_id,
@@ -281,18 +294,21 @@ class Invoke:
         more: dict[str, Any] = foretold.settle(exchange, self._settings.brief_wait)
         if exchange.items is not None:
             more["items"] = exchange.items
-        self._access.info(
+        line = CallLine(
+            logs.now(),
+            "info",
             "call",
-            request_id=exchange.request_id,
-            job_id=course.job_id if course else "",
-            function=exchange.function,
-            owner=exchange.owner,
-            status=exchange.status,
-            code=exchange.code,
-            attempt=course.attempt if course else 0,
-            bytes_in=exchange.bytes_in,
-            queue_ms=round(course.queue_ms, 3) if course else 0,
-            exec_ms=round(course.exec_ms, 3) if course else 0,
-            total_ms=round(seconds * 1000, 3),
+            exchange.request_id,
+            course.job_id if course else "",
+            exchange.function,
+            exchange.owner,
+            exchange.status,
+            exchange.code,
+            course.attempt if course else 0,
+            exchange.bytes_in,
+            round(course.queue_ms, 3) if course else 0,
+            round(course.exec_ms, 3) if course else 0,
+            round(seconds * 1000, 3),
             **more,
         )
+        self._log(line)

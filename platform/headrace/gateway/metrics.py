@@ -1,4 +1,4 @@
-"""What a gateway counts, with the children bound in advance (1 us a count, 3 us otherwise)."""
+"""What a gateway counts; what each call counts is bound in advance, and kept as plain numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.gateway.predictions import Kept, Predictions
 from headrace.gateway.problem_kinds import KINDS
+from headrace.telemetry.tallies import Buckets, Distributions, Tallies, Tally
 from headrace.usage.counts import kind_of
 from headrace.usage.recording import Recorder
 
@@ -24,13 +25,13 @@ class FunctionMetrics:
     __slots__ = ("_by_status", "_calls", "_name", "_usage", "predictions", "seconds")
 
     def __init__(
-        self, name: str, calls: Counter, seconds: Histogram, usage: Recorder, predictions: Kept
+        self, name: str, calls: Tallies, seconds: Distributions, usage: Recorder, predictions: Kept
     ) -> None:
         self._name = name
         self._usage = usage
         self._calls = calls
-        self._by_status: dict[int, Counter] = {}
-        self.seconds = seconds.labels(name)
+        self._by_status: dict[int, Tally] = {}
+        self.seconds: Buckets = seconds.labels(name)
         self.predictions = predictions
 
     def count(
@@ -53,10 +54,10 @@ class FunctionMetrics:
             is_job: it became a job that its client followed, or left: accepted, whatever became of the job.
             was_job: a job stood for it at all.
         """
-        counter = self._by_status.get(status)
-        if counter is None:
-            counter = self._by_status[status] = self._calls.labels(self._name, str(status))
-        counter.inc()
+        tally = self._by_status.get(status)
+        if tally is None:
+            tally = self._by_status[status] = self._calls.labels(self._name, str(status))
+        tally.add()
         self.seconds.observe(seconds)
         counted = ("accepted", "") if is_job else kind_of(_meant(status, code), code, was_job=was_job)
         if self._name and counted:
@@ -77,18 +78,18 @@ class GatewayMetrics:
         self.registry = CollectorRegistry()
         self.usage = Recorder()
         """What was asked for by minute, for Postgres."""
-        self._calls = Counter(
+        self._calls = Tallies(
             "headrace_calls",
             "Calls answered, by function and HTTP status; function is empty where the call named none",
             ["function", "status"],
-            registry=self.registry,
+            self.registry,
         )
-        self._seconds = Histogram(
+        self._seconds = Distributions(
             "headrace_call_seconds",
             "Time from a call's arrival to its answer",
             ["function"],
-            buckets=_SECONDS,
-            registry=self.registry,
+            _SECONDS,
+            self.registry,
         )
         self._streams = Counter(
             "headrace_streams",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headrace.gateway.alarms import Alarms
 from headrace.gateway.call_stream import CallStream
 from headrace.link.frames import Answer, Call, Handover, Item, Lost, Progress, Started
 
@@ -12,7 +13,7 @@ from headrace.link.frames import Answer, Call, Handover, Item, Lost, Progress, S
 class PendingCall:
     """Waits for one answer, or for whatever else wakes it.
 
-    A plain future with `asyncio.wait_for` costs a task for each call; this costs a timer.
+    A plain future with `asyncio.wait_for` costs a task for each call; this costs a timer, or part of one.
 
     Args:
         frame: the call as it was sent.
@@ -75,6 +76,14 @@ class PendingCall:
         """End the present wait."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    async def wait_briefly(self, alarms: Alarms) -> Answer | None:
+        """The answer; None when the alarm rings, or when woken without one."""
+        if self.answer is None:
+            self._waiter = self._loop.create_future()
+            alarms.set(self._waiter)
+            await self._waiter
+        return self.answer
 
     async def wait(self, seconds: float) -> Answer | None:
         """The answer; None after so many seconds, or when woken without one."""

@@ -80,12 +80,27 @@ class Wishes(NamedTuple):
     place: str | None = None
 
 
+_NO_WISHES: Final = Wishes()
+_ASKING: Final = frozenset(
+    {
+        b"headrace-async",
+        b"headrace-deadline",
+        b"headrace-place",
+        b"headrace-priority",
+        b"idempotency-key",
+        b"prefer",
+    }
+)
+
+
 def wishes(headers: Mapping[bytes, bytes]) -> Wishes:
     """All that a call's headers ask for.
 
     Raises:
         Problem: `malformed-header`.
     """
+    if _ASKING.isdisjoint(headers):
+        return _NO_WISHES
     return Wishes(
         prefer(headers.get(b"prefer")),
         deadline(headers.get(b"headrace-deadline")),
@@ -201,7 +216,8 @@ def request_id(value: bytes | None) -> str:
 
 def trace_of(headers: Mapping[bytes, bytes]) -> str:
     """The `traceparent` that a runner is told, as far as one can be."""
-    return headers.get(b"traceparent", b"")[:_LONGEST_TRACEPARENT].decode("latin-1")
+    trace = headers.get(b"traceparent")
+    return "" if trace is None else trace[:_LONGEST_TRACEPARENT].decode("latin-1")
 
 
 def check_accept(value: bytes | None) -> None:

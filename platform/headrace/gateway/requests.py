@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import structlog
@@ -68,9 +69,11 @@ class Requests:
         """Called by the server; not a coroutine itself, to cost calls next to nothing."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        if scope["method"] == "POST" and (name := _called(scope)) is not None:
-            scope["path_params"] = {"name": name}
-            return self._calls(scope, receive, send)
+        if scope["method"] == "POST":
+            name = _called(scope["path"], scope.get("root_path", ""))
+            if name is not None:
+                scope["path_params"] = {"name": name}
+                return self._calls(scope, receive, send)
         return self._answer(scope, receive, send)
 
     async def _answer(self, scope: Any, receive: Receive, send: Any) -> None:
@@ -107,10 +110,10 @@ class Requests:
             )
 
 
-def _called(scope: Any) -> str | None:
+@lru_cache
+def _called(path: str, root: str) -> str | None:
     """The name in `/fn/{name}`, with empty segments left out as Litestar does; None: it is another path."""
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    segments = [segment for segment in path.split("/") if segment]
+    segments = [segment for segment in path.removeprefix(root).split("/") if segment]
     return segments[1] if len(segments) == 2 and segments[0] == "fn" else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from headrace.domain import RunnerInfo
 from headrace.errors import LinkError, SettingsError
@@ -40,6 +40,7 @@ from headrace.link.stream import FrameStream
 log = logging.getLogger(__name__)
 
 _ANSWERS = (Result, Error, Refused, Lost, Handed, Fenced)
+_WITHOUT_LOAD = (Handed, Fenced)
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
@@ -125,7 +126,7 @@ class RunnerLink:
         pending = self._pending.pop(frame.job_id, None)
         if pending is None:
             return  # it was stopped
-        if not isinstance(frame, Handed | Fenced):
+        if not isinstance(frame, _WITHOUT_LOAD):
             self._settle_load(pending, frame.load)
         elif isinstance(frame, Fenced) or frame.withdrawn:
             self._settle_load(pending)  # else it goes on there, in its slot
@@ -252,7 +253,7 @@ class RunnerLinks:
         self.load_s: dict[str, float] = {}
         self._on_change = on_change
         self._links: dict[str, RunnerLink] = {}
-        self._by_function: dict[str, list[Serving]] = {}
+        self._serving: dict[tuple[str, str], list[Serving]] = {}  # those that are up
         self._change = asyncio.Event()
 
     def update(self, runners: Iterable[RunnerInfo], secret: bytes) -> None:
@@ -270,21 +271,18 @@ class RunnerLinks:
 
     def changed(self) -> None:
         """A link has come or gone, or takes no more calls."""
-        self._by_function = {}
+        self._serving = {}
         for link in self._links.values():
-            for function, serving in link.services.items():
-                self._by_function.setdefault(function, []).append(serving)
+            for function, serving in link.services.items() if link.is_up else ():
+                self._serving.setdefault((function, serving.interface), []).append(serving)
         self._on_change()
         change, self._change = self._change, asyncio.Event()
         change.set()
 
-    def serving(self, function: str, interface: str, without: Collection[Serving] = ()) -> list[Serving]:
+    def serving(self, function: str, interface: str, without: Collection[Serving] = ()) -> Sequence[Serving]:
         """Who can take a call of this interface now."""
-        return [
-            serving
-            for serving in self._by_function.get(function, ())
-            if serving.interface == interface and serving.link.is_up and serving not in without
-        ]
+        serving = self._serving.get((function, interface), [])
+        return [one for one in serving if one not in without] if without else serving
 
     async def next_change(self, seconds: float) -> bool:
         """Wait until a link comes or goes; False after so many seconds."""

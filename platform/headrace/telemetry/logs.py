@@ -133,6 +133,16 @@ def join_lines(loop: asyncio.AbstractEventLoop) -> None:
     atexit.register(flush)
 
 
+def now() -> str:
+    """The present instant as lines tell it."""
+    return _stamps.at(time.time())
+
+
+def write(line: msgspec.Struct) -> None:
+    """Write a line of its own form, with `at`, `level` and `event`: cheaper than members by name."""
+    _output.msg(_encode(line))
+
+
 def flush() -> None:
     """Write what waits."""
     _output.flush()

@@ -48,6 +48,28 @@ def test_a_key_is_known_by_its_owner_however_the_scheme_is_written(database_url:
     run(database_url, scenario)
 
 
+def test_only_a_remembered_key_is_known_without_asking(database_url: str) -> None:
+    async def scenario(database: Database, authenticator: Authenticator) -> None:
+        key = (await create_key(database, "ada", "laptop")).encode()
+        assert authenticator.known(b"Bearer " + key) is None  # not yet
+        row = await authenticator.owner(b"Bearer " + key)
+        assert authenticator.known(b"Bearer " + key) is row
+        for header in (
+            None,
+            b"",
+            key,
+            b"bearer " + key,
+            b"Bearer  " + key,
+            b"Bearer " + key[:-1],
+            b"Bearer ",
+        ):
+            assert authenticator.known(header) is None
+        authenticator.forget()
+        assert authenticator.known(b"Bearer " + key) is None
+
+    run(database_url, scenario)
+
+
 @pytest.mark.parametrize(
     ("header", "code"),
     [

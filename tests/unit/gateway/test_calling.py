@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from harness.scripted_calls import (
     run,
     site,
 )
+from msgspec.structs import replace
 
 from headrace.domain import Manifest
 from headrace.gateway import calling

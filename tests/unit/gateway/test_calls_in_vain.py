@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from harness.scripted_calls import flexible
+from msgspec.structs import replace
 
 from headrace.admission import Span
 from headrace.gateway.asked import Asked, ToJob

@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,6 +164,13 @@ def test_a_body_of_nothing_but_faults_is_refused_quickly() -> None:
     with pytest.raises(Problem):
         function.check(value, 2**20)
     assert time.process_time() - began < 0.5
+
+
+def test_what_an_enumeration_allows_is_told() -> None:
+    schema = {"type": "array", "items": {"enum": ["a", "b", "\u00e4", 4]}}
+    assert errors(["a", "x"], schema) == [("/1", 'the value is not one of "a", "b", "\u00e4", 4')]
+    many = errors("x", {"enum": [f"one{number}" for number in range(65)]})
+    assert many == [("", 'the value is not one of "one0", "one1" or 63 other candidates')]
 
 
 def test_which_fields_a_choice_is_about_is_told() -> None:
@@ -365,3 +373,10 @@ def test_few_interfaces_are_kept() -> None:
         directory.update(registry(manifest(interface=str(number))))
         served.append(directory.find("echo").manifest.interface)
     assert served == ["0", "0", "0", "0", "4", "5"]
+
+
+@pytest.mark.parametrize(("cost", "price"), [(Cost(), 1.0), (Cost.chars("text", 2.0), 6.0)])
+def test_what_an_input_costs_is_the_manifests_word_whether_it_varies_or_not(cost: Cost, price: float) -> None:
+    function = ServedFunction(msgspec.structs.replace(manifest(), cost=cost), METRICS.of("echo"))
+    assert function.cost_of({"text": "abc"}) == cost.of({"text": "abc"}) == price
+    assert function.tells_cost == cost.varies

@@ -15,6 +15,7 @@ from harness.scripted_calls import manifest
 from headrace.domain import Priority
 from headrace.errors import DatabaseUnavailable
 from headrace.gateway import job_call, job_view
+from headrace.gateway.call_line import CallLine
 from headrace.gateway.digest import digest_of
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.invoke import Invoke
@@ -200,7 +201,7 @@ def test_a_followed_job_counts_as_accepted_whatever_became_of_it(
         return jobs.prepare(exchange, manifest(), (b"{}", {}), KeyRow("k", "o", "o"), Wishes(ASYNC))
 
     monkeypatch.setattr(job_call, "EventStream", Events)
-    settings, metrics, written = load_settings(), GatewayMetrics(), list[dict[str, Any]]()
+    settings, metrics, written = load_settings(), GatewayMetrics(), list[CallLine]()
     jobs = JobCalls(
         settings,
         cast("Any", Directory()),
@@ -213,12 +214,12 @@ def test_a_followed_job_counts_as_accepted_whatever_became_of_it(
     )
     invoke = Invoke(settings, nothing, nothing, nothing, nothing, jobs, nothing, metrics)
     monkeypatch.setattr(invoke, "_accept", accept)
-    monkeypatch.setattr(invoke, "_access", SimpleNamespace(info=lambda _, **line: written.append(line)))
+    monkeypatch.setattr(invoke, "_log", written.append)
     scope: Any = {"headers": [], "path_params": {"name": "f"}}
     asyncio.run(invoke(scope, ignored, ignored))
 
     (line,) = written
-    assert (line["status"], line["code"], line["items"]) == (status, code, 3)
+    assert (line.status, line.code, line.items) == (status, code, 3)
     assert [(series[1], seen.number) for series, seen in metrics.usage._present.items()] == [("accepted", 1)]
     ended = {"function": "f", "end": end}
     assert metrics.registry.get_sample_value("headrace_streams_total", ended) == 1

@@ -145,6 +145,14 @@ def test_an_integer_beyond_the_range_of_floats_is_refused(number: int) -> None:
     assert "the number at /a/3/b is out of range" in str(caught.value.detail)
 
 
+@pytest.mark.parametrize("before", range(25))
+def test_a_row_of_digits_is_found_wherever_it_begins(before: int) -> None:
+    body = b"[" + b" " * before + b"9" * 309 + b"]"
+    with pytest.raises(Problem):
+        decode(body)
+    assert decode(body.replace(b"9" * 309, b"9" * 308)) == [int("9" * 308)]
+
+
 def test_many_digits_that_are_no_integer_pass() -> None:
     digits = "1" * 400
     assert decode(f'["{digits}", 0.{digits}, {{"{digits}": 1}}]'.encode()) == [
