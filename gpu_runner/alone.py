@@ -129,4 +129,6 @@ def _is_better(executor: ExecutorProcess, closed: ExecutorProcess, call: LocalCa
 
 
 def _is_empty(executor: ExecutorProcess) -> bool:
-    return executor.is_ready and not executor.calls and not executor.ahead and not executor.is_moving
+    # What rests there waits for others, maybe for this very call.
+    is_idle = len(executor.calls) == len(executor.resting)
+    return executor.is_ready and is_idle and not executor.ahead and not executor.is_moving

@@ -59,6 +59,8 @@ class Books:
         self.parked: dict[str, LocalCall] = {}
         """Jobs that were given again while an earlier start runs here still, by job id."""
         self.degraded: dict[str, str] = {}
+        self.busy_until: dict[str, float] = {}
+        """By function: until when its calls would fail, as what it needs elsewhere is busy; monotonic."""
         self.draining = False
         self.load_s = COLD_RETRY_S
         self.patience_s = patience_s(0.0)
@@ -80,7 +82,15 @@ class Books:
 
     def is_cold(self) -> bool:
         """Whether no executor is ready."""
-        return not any(executor.is_ready for executor in self.executors)
+        for executor in self.executors:  # noqa: SIM110 - each call asks: a generator takes three times as long
+            if executor.is_ready:
+                return False
+        return True
+
+    def busy_s(self, function: str) -> float:
+        """For how many seconds a function takes nothing, as what it needs elsewhere is busy."""
+        until = self.busy_until.get(function)
+        return 0.0 if until is None else max(0.0, until - time.monotonic())
 
     def longest_wait(self, call: LocalCall) -> float:
         """How long a direct call may wait for its start, in seconds: loading takes as long as it takes."""
@@ -88,12 +98,15 @@ class Books:
         is_cold = self.is_cold() or self.models.is_cold(call.frame.function)
         return longest if is_cold else min(longest, self.brief_wait)
 
-    def refusal(self, call: LocalCall, slots: Slots, joined: LocalCall | None = None) -> Refusal | None:
+    def refusal(
+        self, call: LocalCall, slots: Slots, longest_s: float, joined: LocalCall | None = None
+    ) -> Refusal | None:
         """Why a direct call can't wait so long as it would have to; None: it can.
 
         Args:
             call: that has just come.
             slots: that it would wait for one of.
+            longest_s: its `longest_wait`.
             joined: what waits already and the call would be joined to; None: it waits behind all.
         """
         has_memory = slots.has_memory_for(call)
@@ -104,7 +117,7 @@ class Books:
         if slots.room.name == MAIN:
             load_s = max(load_s, self.models.main_wait_s())
         predicted = slots.predicted_wait(len(self.executors), joined) + load_s
-        if predicted <= self.longest_wait(call) and has_memory:
+        if predicted <= longest_s and has_memory:
             return None
         if self.models.is_cold(function):
             self.models.ask(function)
@@ -132,10 +145,16 @@ class Books:
         """The same, where joined calls count as one; what runs where the function can't isn't in its way."""
         slots = self.slots[function]
         load = slots.load_in_room
-        if not load or not any(function in one.lacking or function in one.degraded for one in self.executors):
+        if not load or self._runs_everywhere(function):
             return load
         able = self.able_for(function)
         return load - busy_in(slots, [one for one in self.executors if one.is_ready and one not in able])
+
+    def _runs_everywhere(self, function: str) -> bool:
+        for executor in self.executors:  # as above
+            if function in executor.lacking or function in executor.degraded:
+                return False
+        return True
 
     def refuse(self, call: LocalCall, reason: str, retry_after_s: float, detail: str = "") -> None:
         """Tell the caller that the call isn't taken."""

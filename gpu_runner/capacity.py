@@ -94,7 +94,7 @@ class Figures:
         able = books.able_for(name)
         return Capacity(
             slots=books.slots_for(name) * per_slot,
-            free=self._free(slots, able) * per_slot,
+            free=0 if books.busy_s(name) else self._free(slots, able) * per_slot,
             busy=busy_in(slots, able),
             waiting=waiting,
             waiting_cost=waiting_cost,

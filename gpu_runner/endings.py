@@ -136,6 +136,16 @@ class Endings:
                 self.stop(call)
                 books.refuse(call, "degraded", COLD_RETRY_S, reason)
 
+    def give_back_busy(self, function: str) -> None:
+        """Calls that wait, of a function that would fail for now, may find another runner, or become jobs."""
+        books = self._books
+        waiting = [call for call in books.calls.values() if call.frame.function == function]
+        for call in self._one_by_one(call for call in waiting if call.executor is None):
+            if call.executor is None:  # else it has got the slot of one of those before it
+                self.stop(call)
+                if not call.is_job:
+                    books.refuse(call, "full", books.busy_s(function))
+
     def _take_back(self, executor: ExecutorProcess) -> None:
         """What was handed ahead never started: it waits again, before all others."""
         for call in executor.ahead.take_back():

@@ -98,6 +98,46 @@ class Interrupt(_Frame, tag="INTERRUPT"):
     attempt: int
 
 
+class Invoked(_Frame, tag="INVOKED"):
+    """Supervisor: what has become of an `Invoke`: `output`, or the rest as of `InvocationError`."""
+
+    job_id: str
+    attempt: int
+    number: int
+    output: bytes | None = None
+    category: str = ""
+    message: str = ""
+    child_id: str = ""
+    is_passing: bool = False
+    retry_after_s: float = 0.0
+    errors: tuple[tuple[str, str], ...] = ()
+
+
+class Invoke(_Frame, tag="INVOKE"):
+    """Executor: a running call calls another function, and waits.
+
+    `number` names it in the answer, among all that this start has made. `digest` is the SHA-256 of the input
+    as JSON with sorted keys; `same` is how often this start has called that function with that input before.
+    """
+
+    job_id: str
+    attempt: int
+    number: int
+    function: str
+    interface: str
+    input: bytes
+    digest: bytes
+    same: int = 0
+
+
+class Uninvoke(_Frame, tag="UNINVOKE"):
+    """Executor: the body doesn't wait for that any more."""
+
+    job_id: str
+    attempt: int
+    number: int
+
+
 class Ready(_Frame, tag="READY"):
     """Executor: it takes calls. `degraded` has the reason for each function that can't run.
 
@@ -122,7 +162,10 @@ class Done(_Frame, tag="DONE"):
 
 
 class Failed(_Frame, tag="FAILED"):
-    """Executor: the call failed; fields as of the link's `Error`."""
+    """Executor: the call failed; fields as of the link's `Error`.
+
+    `retry_after_s`: for so long any call of the function would, as what it needs is busy; 0: nobody says so.
+    """
 
     job_id: str
     category: str
@@ -130,6 +173,7 @@ class Failed(_Frame, tag="FAILED"):
     exec_s: float
     retryable: bool = False
     errors: tuple[tuple[str, str], ...] = ()
+    retry_after_s: float = 0.0
 
 
 class BatchEnded(_Frame, tag="BATCH_ENDED"):
@@ -198,9 +242,9 @@ class Unloaded(_Frame, tag="UNLOADED"):
     bytes: int
 
 
-ToExecutor = Run | RunBatch | Stop | Interrupt | Credit | Load | Unload
+ToExecutor = Run | RunBatch | Stop | Interrupt | Credit | Load | Unload | Invoked
 AboutModels = Loading | Loaded | LoadFailed | Unloaded
-FromExecutor = Ready | Done | Failed | BatchEnded | Reported | Streamed | AboutModels
+FromExecutor = Ready | Done | Failed | BatchEnded | Reported | Streamed | AboutModels | Invoke | Uninvoke
 
 CREDIT_BYTES: Final = 64 * 2**10
 """An item takes one credit for each part of it of that size, and one at least."""

@@ -50,10 +50,8 @@ class Intake:
         if frame.job_id in books.calls:
             self._endings.supersede(books.calls[frame.job_id])
             books.refuse(call, "full", _SUPERSEDED_RETRY_S)
-        elif reason := books.degraded.get(frame.function):
-            books.refuse(call, "degraded", COLD_RETRY_S, reason)
-        elif books.draining:
-            books.refuse(call, "draining", 1.0)
+        elif closed := self._closed(frame.function):
+            books.refuse(call, *closed)
         elif call.alone:
             call.wait_until = call.hold_until
             self._wait_alone(call, slots)
@@ -70,6 +68,16 @@ class Intake:
             self._placing.hand_ahead(call, slots, executor)
         else:
             self._wait(call, slots)
+
+    def _closed(self, function: str) -> tuple[str, float, str] | None:
+        """Why none of a function's calls is taken, when that should be over, and details; None: they are."""
+        books = self._books
+        if reason := books.degraded.get(function):
+            return "degraded", COLD_RETRY_S, reason
+        if books.draining:
+            return "draining", 1.0, ""
+        busy_s = books.busy_s(function)
+        return ("full", busy_s, "") if busy_s else None
 
     def _take_in_turn(self, call: LocalCall, slots: Slots) -> None:
         """Others may be waiting for these slots: nothing is handed ahead, and what is kept for them stays."""
@@ -94,10 +102,11 @@ class Intake:
 
     def _wait(self, call: LocalCall, slots: Slots) -> None:
         books = self._books
-        if refusal := books.refusal(call, slots):
+        longest_s = books.longest_wait(call)
+        if refusal := books.refusal(call, slots, longest_s):
             books.refuse(call, *refusal)
             return
-        call.wait_until = call.received_at + books.longest_wait(call)
+        call.wait_until = call.received_at + longest_s
         books.calls[call.job_id] = call
         slots.push(call)
         self._joining.hurry(slots)
@@ -118,6 +127,7 @@ class Intake:
             self._endings.stop(older)  # an earlier start, which nobody waits for any more
         is_parked = frame.job_id in books.calls
         is_unable = books.draining or books.is_cold() or frame.function in books.degraded
+        is_unable = is_unable or books.busy_s(frame.function) > 0
         if isinstance(call, Joined) and not (is_unable or is_parked or call.alone):
             self._joining.take_job(call, slots)
             return

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from gpu_runner.residency.metrics import Housed, ModelMetrics
 from gpu_runner.slots import Slots
+from headrace.telemetry.tallies import Distributions, Tallies
 from headrace.usage.recording import Recorder
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -41,7 +42,7 @@ class Watched(Housed, Protocol):
 
 
 class RunnerMetrics:
-    """Counters of one runner, with the children bound in advance (1 us a count, 3 us otherwise).
+    """Counters of one runner; of what is counted with each call, the children are bound in advance.
 
     Args:
         functions: names of what the runner serves.
@@ -53,11 +54,11 @@ class RunnerMetrics:
         """`cpu` or `cuda`, once an executor is ready."""
         self.usage = Recorder(lambda: self.device)
         """The same by minute, for Postgres."""
-        self._ended = Counter(
+        self._ended = Tallies(
             "headrace_runner_executions",
             "Executions that ended, by outcome",
             ["function", "outcome"],
-            registry=self.registry,
+            self.registry,
         )
         self._refused = Counter(
             "headrace_runner_refusals",
@@ -65,19 +66,19 @@ class RunnerMetrics:
             ["function", "reason"],
             registry=self.registry,
         )
-        execution = Histogram(
+        execution = Distributions(
             "headrace_runner_execution_seconds",
             "Execution time of a call in its executor",
             ["function"],
-            buckets=_SECONDS,
-            registry=self.registry,
+            _SECONDS,
+            self.registry,
         )
-        wait = Histogram(
+        wait = Distributions(
             "headrace_runner_wait_seconds",
             "Time from a call's arrival at the runner to its start",
             ["function"],
-            buckets=_SECONDS,
-            registry=self.registry,
+            _SECONDS,
+            self.registry,
         )
         self._lot_calls = Histogram(
             "headrace_runner_batch_calls",
@@ -153,10 +154,10 @@ class RunnerMetrics:
         """A call's execution has ended."""
         self._execution[function].observe(seconds)
         if outcome == "succeeded":
-            self._succeeded[function].inc()
+            self._succeeded[function].add()
             self.usage.observe(function, "execution", seconds, cost)
         else:
-            self._ended.labels(function, outcome).inc()
+            self._ended.labels(function, outcome).add()
             self.usage.observe(function, "failure", seconds, cost, outcome)
 
     def lot_ended(self, function: str, calls: int, cost: float, passes: int) -> None:

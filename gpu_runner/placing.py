@@ -11,6 +11,7 @@ from typing import Protocol
 from gpu_runner.alone import Alone
 from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
+from gpu_runner.invoking.resting import Resting
 from gpu_runner.lots import Lot
 from gpu_runner.slots import MAIN, Slots
 
@@ -57,6 +58,7 @@ class Placing:
         self.wanted = asyncio.Event()
         """Set when slots are kept for jobs that haven't been asked for, or one more may run alone."""
         self.alone = Alone(executors, self.start, self._may_close, self._is_below_cap)
+        self.resting = Resting(executors, slots, self._is_below_cap, self._freed)
         self._turn = itertools.count(1)
         self._executors = executors
         self._slots = slots
@@ -93,17 +95,19 @@ class Placing:
         if slots.name != MAIN:
             return None
         function = call.frame.function
-        able = [
-            one
-            for one in self._executors
-            if one.is_ready
-            and one.closed_for is None
-            and one.ahead.has_room_for(call)
-            and function not in one.lacking
-            and function not in one.degraded
-            and not one.is_moving
-        ]
-        return min(able, key=lambda one: len(one.ahead), default=None)
+        best: ExecutorProcess | None = None
+        for executor in self._executors:
+            if (
+                executor.is_ready
+                and executor.closed_for is None
+                and executor.ahead.has_room_for(call)
+                and function not in executor.lacking
+                and function not in executor.degraded
+                and not executor.is_moving
+                and (best is None or len(executor.ahead) < len(best.ahead))
+            ):
+                best = executor
+        return best
 
     def hand_ahead(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
         """Give an executor what it is to run next."""
@@ -144,6 +148,9 @@ class Placing:
     def release(self, call: LocalCall, slots: Slots, executor: ExecutorProcess) -> None:
         """A call has left its slot."""
         del executor.calls[call.job_id]
+        if self.resting.open and self.resting.left(call, executor):
+            self._models.ended(call.frame.function, executor)
+            return
         if slots.room.name == MAIN:
             executor.ahead.running = None
         executor.busy[slots.room.name] -= 1
@@ -151,17 +158,29 @@ class Placing:
         self._models.ended(call.frame.function, executor)
 
     def give_next(self, executor: ExecutorProcess, slots: Slots) -> None:
-        """Use the slot that an executor has freed."""
+        """Use the slot that an executor has freed; what rests and may go on comes first."""
+        if self.resting.woken:
+            self.resting.look()
         if slots.name == MAIN and executor.ahead:
             self._promote(executor, slots)
         elif executor.closed_for is not None or self.alone:
             self._go_on_alone(executor, slots)
         elif slots.turns.contended or not slots.is_plain or (slots.waiting and executor.is_limited):
             self.share_around(slots)
-        elif slots.waiting and executor.is_ready:  # it may have been killed meanwhile
+        elif slots.waiting and executor.is_ready and executor.busy[slots.room.name] < slots.per_executor:
+            # It may have been killed meanwhile, and what has ended may have been resting.
             self.start(slots.pop(), slots, executor)
         while slots.waiting and self._may_hand_ahead(executor, slots):
             self.hand_ahead(slots.pop(), slots, executor)
+
+    def _freed(self, executor: ExecutorProcess, slots: Slots) -> None:
+        """A call that runs there has begun to rest; an executor that was closed for it is open again."""
+        closed_for = executor.closed_for
+        if closed_for is not None and closed_for.job_id in executor.resting:
+            executor.closed_for = None
+            self.start_waiting()
+        else:
+            self.give_next(executor, slots)
 
     def _go_on_alone(self, executor: ExecutorProcess, slots: Slots) -> None:
         """Some call must run alone: an executor empties for it, or is open again after it."""
@@ -177,7 +196,11 @@ class Placing:
     def _may_close(self, executor: ExecutorProcess, slots: Slots) -> bool:
         """Whether an executor can be closed for a call of these slots: what is reserved for others stays."""
         others = sum(one.is_ready for one in self._executors if one is not executor)
-        ending = [self._slots[call.frame.function] for call in executor.calls.values()]
+        ending = [
+            self._slots[call.frame.function]
+            for call in executor.calls.values()
+            if call.job_id not in executor.resting
+        ]
         for group in self._groups:
             if group is not slots and group.reserve:
                 beside = [one for one in group.room.groups if one is not group]
@@ -187,21 +210,24 @@ class Placing:
         return True
 
     def _may_hand_ahead(self, executor: ExecutorProcess, slots: Slots) -> bool:
+        call = slots.waiting[0]
         return (
             slots.name == MAIN
+            and executor.ahead.has_room_for(call)
             and slots.is_plain
             and not slots.turns.contended
             and executor.is_ready
             and executor.closed_for is None
-            and not isinstance(slots.waiting[0], Lot)  # what joins meanwhile would be left behind
+            and not isinstance(call, Lot)  # what joins meanwhile would be left behind
             and not executor.is_moving
-            and slots.waiting[0].frame.function not in executor.lacking
-            and slots.waiting[0].frame.function not in executor.degraded
-            and executor.ahead.has_room_for(slots.waiting[0])
+            and call.frame.function not in executor.lacking
+            and call.frame.function not in executor.degraded
         )
 
     def start_waiting(self) -> None:
         """Use all free slots, after executors have come or gone, or are open again."""
+        if self.resting.woken:
+            self.resting.look()
         self._share_all()
         if self.alone.look():
             self._share_all()  # it may use a reserve

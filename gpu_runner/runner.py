@@ -20,6 +20,7 @@ from gpu_runner.children.executors import ExecutorProcess, start_fork_server
 from gpu_runner.children.family import FAMILY
 from gpu_runner.children.watchdog import Warden
 from gpu_runner.executor.main import ExecutorConfig
+from gpu_runner.invoking.ledger import Ledger
 from gpu_runner.jobs.half import JobHalf
 from gpu_runner.jobs.session import Session
 from gpu_runner.link_server import LinkServer
@@ -54,7 +55,8 @@ SAME_NOTICE_S = 1.0
 _HANG_UP_S = 1.0
 _GIVE_BACK_S = 2.0  # for each step of giving back what still runs after that
 _HURRIED_S = 0.5  # for each of them from a second signal on
-_CONNECTIONS = 8  # claim, renew, finish, progress, heartbeat and maintenance never wait for one another
+# Claim, renew, finish, progress, heartbeat, maintenance and what calls call never wait for one another.
+_CONNECTIONS = 10
 
 T = TypeVar("T")
 
@@ -66,7 +68,8 @@ def run_forever(runner_id: str = "") -> int:
     try:
         settings = load_settings()
         pool, labels = settings.pool or pools.DEFAULT, pools.read_labels(settings.labels)
-        functions = of_pool(discover(settings.functions), pool, labels)
+        offered = discover(settings.functions, lambda missing: log.warning("not offered: %s", missing))
+        functions = of_pool(offered, pool, labels)
         check_reserves(functions.values(), settings.executors)
         uvloop.run(Runner(settings, functions, runner_id).run())
     except HeadraceError as error:
@@ -260,7 +263,11 @@ class Runner:
             self._settings.drain_seconds,
             self._begin_to_stop,
         )
-        self._jobs = JobHalf(session, direct_url, supervisor, self._functions, self._metrics, requests)
+        invoking = Ledger(database, self._runner_id, self._settings, self._functions)
+        stack.push_async_callback(supervisor.invoking.close)
+        self._jobs = JobHalf(
+            session, direct_url, supervisor, self._functions, self._metrics, requests, invoking
+        )
         maintenance = Maintenance(
             direct_url,
             f"runner:{self._runner_id}",

@@ -112,9 +112,12 @@ class Slots:
 
     def most(self, executors: int) -> int:
         """How many of its calls may run at once, at least one."""
-        others = sum(one.reserve for one in self.room.groups if one is not self)
-        most = executors * self.per_executor - others
-        return max(1, min(most, self.cap) if self.cap else most)
+        most = executors * self.per_executor
+        if not self.is_plain:
+            most -= sum(one.reserve for one in self.room.groups if one is not self)
+            if self.cap:
+                most = min(most, self.cap)
+        return max(1, most)
 
     def predicted_wait(self, executors: int, joined: LocalCall | None = None) -> float:
         """Seconds until a call that came now would start, by the means of what is ahead of it.
@@ -127,12 +130,16 @@ class Slots:
             joined: what waits already and the call would be joined to; None: it waits behind all.
         """
         ahead = self.waiting if joined is None else self._ahead_of(joined)
-        if len(ahead) < sum(one.turns.reserved for one in self.room.groups):
+        if self.is_plain:
+            reserved, running_s = self.turns.reserved, self.running_s
+        else:
+            reserved = sum(one.turns.reserved for one in self.room.groups)
+            running_s = sum(one.running_s for one in self.room.groups)
+        if len(ahead) < reserved:
             return 0.0
         waiting_s = self._waiting_s if joined is None else sum(one.expected_s for one in ahead)
         if self.turns.contended:
             waiting_s *= 2
-        running_s = sum(one.running_s for one in self.room.groups)
         return (waiting_s + running_s) / self.most(executors)
 
     def _ahead_of(self, call: LocalCall) -> Sequence[LocalCall]:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpu_runner.batching.joining import Joining
 from gpu_runner.batching.splitting import Splitting
@@ -25,15 +25,18 @@ from gpu_runner.frames import (
     Done,
     Failed,
     FromExecutor,
+    Invoke,
     Loaded,
     LoadFailed,
     Loading,
     Ready,
     Reported,
     Streamed,
+    Uninvoke,
     Unloaded,
 )
 from gpu_runner.intake import Intake
+from gpu_runner.invoking.invocations import Invocations
 from gpu_runner.lots import Joined, Lot
 from gpu_runner.metrics import RunnerMetrics
 from gpu_runner.placing import Placing
@@ -45,6 +48,8 @@ from headrace.link.frames import Call, Handed, Handover, Pong, Service
 from headrace.sdk import Function
 
 log = logging.getLogger(__name__)
+
+_LONGEST_BUSY_S: Final = 3600.0
 
 
 class Supervisor:
@@ -100,6 +105,7 @@ class Supervisor:
         self._splitting = Splitting(books, self.joining)
         self._endings = Endings(books, self.placing, self.joining, self._splitting)
         self._intake = Intake(books, self.placing, self.joining, self._endings)
+        self.invoking = Invocations(self.placing.resting, self._running)
         self._figures = Figures(books, self.models, self.joining.per_slot)
 
     # ------------------------------------------------------------------ what others may know
@@ -208,8 +214,9 @@ class Supervisor:
         """The functions of which jobs may be claimed now."""
         if self.draining or self._books.is_cold():
             return []
-        models = self.models
-        return [name for name in self._functions if name not in self.degraded and not models.is_blocked(name)]
+        models, books = self.models, self._books
+        sound = [name for name in self._functions if name not in self.degraded]
+        return [name for name in sound if not models.is_blocked(name) and not books.busy_s(name)]
 
     def expected_s(self, function: str) -> float:
         """The median of a function's execution times, in seconds; 0 while it isn't known."""
@@ -248,17 +255,45 @@ class Supervisor:
         """An executor has finished a call, tells how far it is, or what has become of a model."""
         match frame:
             case Done() | Failed():
+                if isinstance(frame, Failed) and frame.retry_after_s > 0:
+                    self._note_busy(executor, frame)
                 self._endings.finished(executor, frame)
+                if frame.job_id in self.invoking.open:
+                    self.invoking.ended(frame.job_id, frame if isinstance(frame, Failed) else None)
             case BatchEnded():
                 self._splitting.ended(executor, frame)
             case Reported() | Streamed():
-                call = executor.calls.get(frame.job_id) or self._splitting.running(executor, frame.job_id)
+                call = self._running(executor, frame.job_id)
                 if call is not None and (call.is_job or call.frame.credit):  # else nobody follows it
                     call.caller.tell(frame)
+            case Invoke() | Uninvoke():
+                self.invoking.said(executor, frame)
             case Loading() | Loaded() | LoadFailed() | Unloaded():
                 self.models.said(executor, frame)
             case Ready():
                 pass
+
+    def _running(self, executor: ExecutorProcess, job_id: str) -> LocalCall | None:
+        """The call of that name that runs there, by itself or joined with others."""
+        return executor.calls.get(job_id) or self._splitting.running(executor, job_id)
+
+    def _note_busy(self, executor: ExecutorProcess, failed: Failed) -> None:
+        """A function has found what it needs elsewhere busy: nothing of it starts until it should be free."""
+        call = self._running(executor, failed.job_id)
+        if call is None:
+            return
+        name, seconds = call.frame.function, min(failed.retry_after_s, _LONGEST_BUSY_S)
+        if seconds <= self._books.busy_s(name):
+            return
+        log.info("function %s takes nothing for %.1f s, as what it needs is busy", name, seconds)
+        self._books.busy_until[name] = time.monotonic() + seconds
+        self._endings.give_back_busy(name)
+        asyncio.get_running_loop().call_later(seconds, self._note_free, name)
+
+    def _note_free(self, name: str) -> None:
+        if not self._books.busy_s(name):  # else it has become busy for longer meanwhile
+            self._books.busy_until.pop(name, None)
+            self.placing.hear([self._slots[name]])
 
     def _models_changed(self) -> None:
         """Some models are there, or can't be, that weren't so before."""
@@ -276,6 +311,8 @@ class Supervisor:
     def executor_lost(self, executor: ExecutorProcess) -> None:
         """An executor's process has ended: its slots are free, its calls are settled."""
         self._endings.lost(executor)
+        if self.invoking.open:
+            self.invoking.lost(executor)
 
     # ------------------------------------------------------------------ time
 

@@ -190,7 +190,7 @@ class Joining:
         call.wait_until = call.received_at + longest
         if lot is not None and lot in self._lingering and self._lingering[lot][0].is_ready:
             return True  # it has its slot
-        if refusal := books.refusal(call, slots, lot):
+        if refusal := books.refusal(call, slots, longest, lot):
             books.refuse(call, *refusal)
             return False
         books.models.waits(call.frame.function)
@@ -262,6 +262,8 @@ class Joining:
 
     def hurry(self, slots: Slots | None = None) -> None:
         """Others wait for these slots, or for any: what lingers there runs now."""
+        if not self._lingering:
+            return
         for lot, (executor, _) in list(self._lingering.items()):
             is_theirs = slots is None or self._books.slots[lot.frame.function] is slots
             if is_theirs and lot in self._lingering:  # one before it may have let it run

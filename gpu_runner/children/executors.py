@@ -109,6 +109,8 @@ class ExecutorProcess:
         """Called when a life for which they were chosen has come to nothing."""
         self.calls: dict[str, LocalCall] = {}
         self.busy: Counter[str] = Counter()
+        self.resting: set[str] = set()
+        """The names of those among `calls` that have no slot, as they wait for what they have called."""
         self.ahead = Ahead()
         self.degraded: dict[str, str] = {}
         self.lacking: set[str] = set()

@@ -19,6 +19,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._sending = threading.Lock()
+        self._chunk = memoryview(bytearray(_CHUNK))  # one for all: to make it anew costs more than to read
         self._received = bytearray()
         self._frames: deque[ToExecutor] = deque()
         self._held: list[bytes] = []
@@ -41,11 +42,12 @@ class Channel:
     def _send(self, data: bytes) -> None:
         try:
             with self._sending:
-                data = b"".join((*self._held, data))
-                if data:
-                    # A body's thread may be interrupted after each call: none is between these two lines, as
+                if self._held:
+                    data = b"".join((*self._held, data))
+                    # A body's thread may be interrupted after each call: none is between here and sending, as
                     # what is held is another's.
                     self._held = []
+                if data:
                     self._socket.sendall(data)
         except OSError as error:
             raise EOFError from error
@@ -79,21 +81,21 @@ class Channel:
     def _read(self, flags: int = 0) -> bool:
         """Read once; False when there was nothing and `flags` said not to wait."""
         try:
-            chunk = self._socket.recv(_CHUNK, flags)
+            size = self._socket.recv_into(self._chunk, _CHUNK, flags)
         except BlockingIOError:
             return False
         except OSError as error:
             raise EOFError from error
-        if not chunk:
+        if not size:
             raise EOFError
         received = self._received
-        received += chunk
+        received += self._chunk[:size]
         at = 0
         while len(received) - at >= _PREFIX:
             end = at + _PREFIX + int.from_bytes(received[at : at + _PREFIX], "big")
             if end > len(received):
                 break
-            self._frames.append(decode_to_executor(bytes(received[at + _PREFIX : end])))
+            self._frames.append(decode_to_executor(received[at + _PREFIX : end]))
             at = end
         del received[:at]
         return True

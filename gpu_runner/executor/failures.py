@@ -7,7 +7,15 @@ import sys
 from dataclasses import dataclass
 from typing import cast
 
-from headrace.errors import CallStopped, InvalidInput, InvalidOutput, PermanentError, TransientError
+from headrace.errors import (
+    CallStopped,
+    DeclarationError,
+    InvalidInput,
+    InvalidOutput,
+    InvocationError,
+    PermanentError,
+    TransientError,
+)
 
 _LONGEST_TEXT = 4096
 
@@ -20,6 +28,7 @@ class Failure:
     message: str
     retryable: bool = False
     errors: tuple[tuple[str, str], ...] = ()
+    retry_after_s: float = 0.0
 
     @property
     def is_remarkable(self) -> bool:
@@ -44,23 +53,28 @@ def failure_of(error: BaseException, *, is_told_to_end: bool) -> Failure:
         return Failure("function-failed", "The function failed.")
 
 
-def _categorised(error: BaseException, is_told_to_end: bool) -> Failure:  # noqa: PLR0911 - a table
+def _categorised(error: BaseException, is_told_to_end: bool) -> Failure:  # noqa: C901, PLR0911 - a table
     match error:
         case _ if is_told_to_end and _came_of(error, (CallStopped, asyncio.CancelledError)):
             return STOPPED
         case InvalidInput():
             message, path = _text(error.message), _text(error.path)
             return Failure("invalid-input", message, errors=((path, message),))
-        case PermanentError():
+        case PermanentError() | DeclarationError():
             return Failure("function-failed", _text(error))
         case TransientError():
-            return Failure("transient", "The function failed for now.", retryable=True)
+            seconds = float(error.retry_after or 0.0)
+            return Failure("transient", "The function failed for now.", retryable=True, retry_after_s=seconds)
         case InvalidOutput():
             return Failure("invalid-output", _text(error))
         case CallStopped() | asyncio.CancelledError():
             return STOPPED
         case _ if _came_of(error, (CallStopped,)):
             return STOPPED
+        case _ if (failed := _invocation_of(error)) is not None:
+            if failed.is_passing:
+                return Failure("transient", "The function failed for now.", retryable=True)
+            return Failure("function-failed", _text(failed))
         case _ if _is_out_of_memory(error):
             return Failure("out-of-memory", "The function ran out of memory.", retryable=True)
         case _:
@@ -93,6 +107,20 @@ def _came_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bo
         if isinstance(one, BaseExceptionGroup):
             found += cast(BaseExceptionGroup[BaseException], one).exceptions
     return False
+
+
+def _invocation_of(error: BaseException) -> InvocationError | None:
+    """The failed call of another function that the body let pass; of a group, one that is for good."""
+    if isinstance(error, InvocationError):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    group = cast(BaseExceptionGroup[BaseException], error)
+    found = [_invocation_of(one) for one in group.exceptions]
+    failed = [one for one in found if one is not None]
+    if len(failed) < len(found):
+        return None  # something else went wrong, too
+    return min(failed, key=lambda one: one.is_passing)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -30,6 +30,7 @@ from gpu_runner.executor.device import choose, limit_threads
 from gpu_runner.executor.faults import describe, hide_messages
 from gpu_runner.executor.inherited import leave_fork_server, open_stacks
 from gpu_runner.executor.interrupts import MainBody, is_inside, signal_main_thread, signals_handler
+from gpu_runner.executor.invoking import Invoking
 from gpu_runner.executor.loop import BodiesLoop
 from gpu_runner.executor.making import Maker
 from gpu_runner.executor.memory import keep_freed
@@ -42,6 +43,7 @@ from gpu_runner.frames import (
     INTERRUPT,
     Credit,
     Interrupt,
+    Invoked,
     Load,
     Ready,
     Reported,
@@ -162,7 +164,10 @@ class Executor:
             for function in functions.values()
         )
         look_up = self._look_up if self._is_alone else None
-        self._maker = Maker(functions, residency, self._tell, look_up, log_errors=log_errors)
+        self._invoking = Invoking(channel.send)
+        self._maker = Maker(
+            functions, residency, self._tell, look_up, self._invoking.of, log_errors=log_errors
+        )
 
     def serve(self, ready: Ready) -> None:
         """Say that models are loaded, and run until the supervisor closes the channel; never returns."""
@@ -281,6 +286,8 @@ class Executor:
                 self._begin(self._maker.make(frame), in_main)
             case Credit():
                 self._grant(frame)
+            case Invoked():
+                self._invoking.answered(frame)
             case Load():
                 in_main(partial(self._move, partial(self._residency.load, frame.model, frame.limit)))
             case Unload():

@@ -14,6 +14,7 @@ from gpu_runner.executor.residency import Residency
 from gpu_runner.executor.starts import Start
 from gpu_runner.frames import BatchItem, Reported, Run, RunBatch, Streamed
 from headrace.sdk import Call, Function
+from headrace.sdk.call import Invoke
 
 
 class Maker:
@@ -24,6 +25,7 @@ class Maker:
         residency: the loaded models.
         tell: takes progress and items of streams.
         look_up: fetches news of stops, where a running body has to ask for them.
+        invoke_of: what calls other functions for a start: by job id, attempt, and its function.
         log_errors: whether messages of functions' exceptions are logged.
     """
 
@@ -33,6 +35,7 @@ class Maker:
         residency: Residency,
         tell: Callable[[Reported | Streamed], None],
         look_up: Callable[[], None] | None,
+        invoke_of: Callable[[str, int, Function[Any, Any]], Invoke],
         *,
         log_errors: bool = False,
     ) -> None:
@@ -40,6 +43,7 @@ class Maker:
         self._residency = residency
         self._tell = tell
         self._look_up = look_up
+        self._invoke_of = invoke_of
         self._log_errors = log_errors
         self._bodies = {name: _body_of(function) for name, function in functions.items()}
 
@@ -81,6 +85,7 @@ class Maker:
             report=partial(self._report, of.job_id),
             look_up=self._look_up,
             joined_to=whole,
+            invoke=self._invoke_of(of.job_id, of.attempt, function),
         )
 
     def _report(self, job_id: str, fraction: float, message: str) -> None:

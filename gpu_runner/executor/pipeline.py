@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from gpu_runner.executor.failures import Failure
@@ -41,14 +41,15 @@ class Execution(Start):
     ) -> None:
         super().__init__(function, call, body, residency, with_messages=with_messages)
         self._run = run
+        self._ids = ((run.job_id, run.attempt),)
         self._stream = ItemStream(function, call, run.credit, send) if function.is_streaming else None
 
     @property
     def ids(self) -> tuple[Id, ...]:
         """As of `Start`."""
-        return ((self._run.job_id, self._run.attempt),)
+        return self._ids
 
-    def perform(self) -> Iterator[Outcome]:
+    def perform(self) -> Iterable[Outcome]:
         """Run a synchronous function to its end."""
         try:
             self._refuse_stopped()
@@ -63,10 +64,9 @@ class Execution(Start):
                     output = self._stream.drain(output)
             finally:
                 body.end()
-            outcome: Outcome = self._done(self._run.job_id, output)
+            return (self._done(self._run.job_id, output),)
         except BaseException as error:
-            outcome = self._failed(self._run.job_id, self._failure(error, self.call))
-        yield outcome
+            return (self._failed(self._run.job_id, self._failure(error, self.call)),)
 
     async def perform_async(self) -> AsyncIterator[Outcome]:
         """Run an asynchronous function to its end."""

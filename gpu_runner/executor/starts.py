@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from gpu_runner.executor.failures import NO_THREAD, Failure, failure_of
@@ -56,7 +56,7 @@ class Start(ABC):
         """All that a stop may name."""
 
     @abstractmethod
-    def perform(self) -> Iterator[Outcome]:
+    def perform(self) -> Iterable[Outcome]:
         """Run a synchronous body to its end, and answer. Raises nothing, whatever the body does."""
 
     @abstractmethod
@@ -111,7 +111,13 @@ class Start(ABC):
 
     def _failed(self, job_id: str, failure: Failure) -> Failed:
         return Failed(
-            job_id, failure.category, failure.message, self._elapsed(), failure.retryable, failure.errors
+            job_id,
+            failure.category,
+            failure.message,
+            self._elapsed(),
+            failure.retryable,
+            failure.errors,
+            failure.retry_after_s,
         )
 
     def _done(self, job_id: str, output: object) -> Done:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from gpu_runner.invoking.ledger import Ledger
 from gpu_runner.jobs.feed import JobFeed
 from gpu_runner.jobs.finishing import Finishing
 from gpu_runner.jobs.handover import Handovers
@@ -41,6 +42,7 @@ class JobHalf:
         functions: what it serves.
         metrics: where jobs are counted.
         requests: operators', which are heard of over the same connection.
+        invoking: makes jobs for running calls; their ends are heard of likewise.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class JobHalf:
         functions: Mapping[str, Function[Any, Any]],
         metrics: RunnerMetrics,
         requests: Requests,
+        invoking: Ledger,
     ) -> None:
         interfaces = {name: function.manifest.interface for name, function in functions.items()}
         self._reporting = Reporting(session)
@@ -74,10 +77,12 @@ class JobHalf:
         self._lanes = {channel(name): name for name in interfaces}
         self._cancels = f"headrace_cancel_{session.session_id.replace('-', '')}"
         self._requests = requests
+        self._ends = invoking.ends
+        supervisor.invoking.callee = invoking
         self._asks = runner_requests.channel(session.session_id)
         self._listener = Listener(
             direct_url,
-            [*self._lanes, self._cancels, self._asks],
+            [*self._lanes, self._cancels, self._asks, self._ends.channel],
             self._notified,
             self._connected,
             on_lost=self._disconnected,
@@ -98,6 +103,7 @@ class JobHalf:
             self._handovers.run(),
             self._handovers.settling.run(),
             self._requests.run(),
+            self._ends.run(),
             self._listener.run(),
         ]
         return [self._claiming, *map(asyncio.create_task, works)]
@@ -114,6 +120,8 @@ class JobHalf:
             self._feed.cancelled(payload)
         elif where == self._asks:
             self._requests.look()
+        elif where == self._ends.channel:
+            self._ends.heard(payload)
         else:
             self._feed.heard(self._lanes[where])
 
@@ -122,6 +130,7 @@ class JobHalf:
         self._feed.look()
         self._requests.look()
         self._leases.seen(True)
+        self._ends.connected()
 
     def _disconnected(self) -> None:
         """Until the next connection nobody sees by the session's lock that this runner lives."""

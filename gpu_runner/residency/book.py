@@ -80,7 +80,7 @@ class Place:
     @property
     def is_moving(self) -> bool:
         """Whether its main thread loads or unloads, or is told to."""
-        return any(one.state is not State.RESIDENT for one in self.held.values())
+        return bool(self.held) and any(one.state is not State.RESIDENT for one in self.held.values())
 
     @property
     def used(self) -> int:

@@ -135,8 +135,13 @@ class Residence:
 
     def main_wait_s(self) -> float:
         """In how many seconds a main thread will have ended loading, where all of them load."""
-        moving = [place for place in self.book.places if place.is_up]
-        if not moving or not all(place.is_moving for place in moving):
+        moving: list[Place] = []
+        for place in self.book.places:  # one by one: each call that waits asks
+            if place.is_up:
+                if not place.is_moving:
+                    return 0.0
+                moving.append(place)
+        if not moving:
             return 0.0
         now = time.monotonic()
         return min(self._watch.seconds_to(place, (), now) for place in moving)

@@ -5,9 +5,11 @@ HeadraceError
 │   ├── InvalidInput         the input can't be served; never retried
 │   ├── PermanentError       failed for good; its message is shown to the caller
 │   └── TransientError       failed for now; retried while attempts and deadline allow
+├── InvocationError          raised by `Call.invoke()`: the other function's call came to nothing
 ├── CallStopped              raised by `Call.check()`: the call was cancelled or is past its soft limit
 ├── InvalidOutput            a function returned something it did not declare
 ├── DeclarationError         a function, model or budget is declared wrongly
+│   └── NotInstalled         a module needs an optional part that isn't installed
 ├── SettingsError            a setting has a value that isn't allowed
 ├── SetupError               the machine lacks something that is needed (a port, disk space, a program)
 ├── DatabaseError            Postgres said something that must not be ignored
@@ -48,7 +50,53 @@ class PermanentError(FunctionError):
 
 
 class TransientError(FunctionError):
-    """The call failed but may work later. Retried inside the original deadline; the message is not public."""
+    """The call failed but may work later. Retried inside the original deadline; the message is not public.
+
+    Args:
+        message: for the log.
+        retry_after: seconds, up to an hour, for which it would fail again, as what it needs is busy. Until
+            then the runner takes no call of the function.
+    """
+
+    def __init__(self, *message: object, retry_after: float | None = None) -> None:
+        super().__init__(*message)
+        self.retry_after = retry_after
+
+
+class InvocationError(HeadraceError):
+    """What `Call.invoke` was to bring came to nothing; also where the call was never made.
+
+    A body that lets it pass fails as by `TransientError` where `is_passing`, else as by `PermanentError`.
+
+    Args:
+        function: the name of the function that was to be called.
+        category: a problem code, such as `invalid-input`, `function-failed` or `backlog-full`.
+        message: what went wrong, fit for the public.
+        job_id: of the call, as a job; None where none was made.
+        is_passing: whether the same may succeed later.
+        retry_after_s: after how many seconds there should be room; None: not known.
+        errors: (JSON Pointer, message) pairs about the input.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        category: str,
+        message: str,
+        *,
+        job_id: str | None = None,
+        is_passing: bool = False,
+        retry_after_s: float | None = None,
+        errors: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(f"the call of {function} came to nothing ({category}): {message}")
+        self.function = function
+        self.category = category
+        self.message = message
+        self.job_id = job_id
+        self.is_passing = is_passing
+        self.retry_after_s = retry_after_s
+        self.errors = errors
 
 
 class CallStopped(HeadraceError):
@@ -61,6 +109,20 @@ class InvalidOutput(HeadraceError):
 
 class DeclarationError(HeadraceError):
     """A declaration is wrong; the message names file, function and field."""
+
+
+class NotInstalled(DeclarationError):
+    """What a module needs isn't installed; raised while it is imported, before it declares a function.
+
+    Of a package that is served, that module is left out, with a line in the log. A named one is refused.
+
+    Args:
+        what: what isn't offered without it.
+        remedy: the command that installs it.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} needs packages that aren't installed: {remedy}")
 
 
 class SettingsError(HeadraceError):

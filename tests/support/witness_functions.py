@@ -117,3 +117,13 @@ async def write(url: str, call: Call, what: str) -> None:
         await connection.execute(
             "INSERT INTO witness (job_id, attempt, pid, what) VALUES (%s::uuid, %s, %s, %s)", row
         )
+
+
+@function(concurrency=8, attempts=3, budget=BUDGET)
+async def witnessed_caller(input: Task, *, call: Call) -> list[Done]:
+    """Calls one that ends at once and one that takes its time, and waits for both."""
+    await write(input.url, call, "start")
+    quick = await call.invoke(witnessed, Task(url=input.url, number=1))
+    slow = await call.invoke(witnessed_neighbour, input)
+    await write(input.url, call, "end")
+    return [quick, slow]

@@ -1,7 +1,7 @@
 """What authors of functions import: the decorators, budgets, models, the running call and its device."""
 
 from headrace.domain import FOREVER, Batch, Budget, Cost, Limits
-from headrace.errors import InvalidInput, PermanentError, TransientError
+from headrace.errors import InvalidInput, InvocationError, PermanentError, TransientError
 from headrace.sdk.call import Call
 from headrace.sdk.decorators import function
 from headrace.sdk.device import Device
@@ -19,6 +19,7 @@ __all__ = [
     "File",
     "Function",
     "InvalidInput",
+    "InvocationError",
     "Limits",
     "Model",
     "PermanentError",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from headrace.errors import CallStopped, DeclarationError
+from headrace.errors import CallStopped
 
 if TYPE_CHECKING:
     from headrace.sdk.functions import Function
@@ -18,6 +18,9 @@ Out = TypeVar("Out")
 
 
 _LONGEST_MESSAGE: Final = 500
+
+Invoke = Callable[["Function[Any, Any]", Any], Coroutine[Any, Any, Any]]
+"""Calls a function with an input, and gives its output."""
 
 
 class Call:
@@ -31,10 +34,12 @@ class Call:
         report: takes progress; None drops it.
         look_up: called by `check` first, where news of a stop must be fetched.
         joined_to: of a call that runs together with others, what stands for all of them.
+        invoke: calls other functions; None runs their bodies here, as a test wants it.
     """
 
     __slots__ = (
         "_deadline_at",
+        "_invoke",
         "_joined_to",
         "_look_up",
         "_report",
@@ -55,6 +60,7 @@ class Call:
         report: Callable[[float, str], None] | None = None,
         look_up: Callable[[], None] | None = None,
         joined_to: Call | None = None,
+        invoke: Invoke | None = None,
     ) -> None:
         self.job_id = job_id
         self.attempt = attempt
@@ -63,6 +69,7 @@ class Call:
         self._report = report
         self._look_up = look_up
         self._joined_to = joined_to
+        self._invoke = invoke
         self._stopped = False
         self._told_in = 0
 
@@ -109,14 +116,31 @@ class Call:
             self._report(share, words)
 
     def invoke(self, function: Function[In, Out], input: In) -> Coroutine[Any, Any, Out]:  # noqa: A002 - the platform's word
-        """Call another function from inside this one.
+        """Call another function of the site, from an `async def` body: `await call.invoke(embed, Text(...))`.
+
+        It is a job of the same owner, which ends by this call's deadline at the latest and is cancelled with
+        this call. Another attempt at this call gets what the same calls in an earlier one have brought; the
+        same is the same function with the same input, the first, second ... of those. While it waits, this
+        call gives its slot to others.
+
+        In a test, whose `Call` knows no site, the function's body runs here.
+
+        Args:
+            function: as it is imported. It may be served by any runner.
+            input: of the function's input type.
+
+        Returns:
+            The function's output; of one that streams, what its items are joined to.
 
         Raises:
-            DeclarationError: always, in this version.
+            InvocationError: there is no output, when awaited.
+            DeclarationError: the body isn't async.
         """
-        raise DeclarationError(
-            f"Call.invoke({function.name!r}) is not yet supported in this version of Headrace"
-        )
+        if self._invoke is not None:
+            return self._invoke(function, input)
+        from headrace.sdk.in_process import run_here  # noqa: PLC0415 - for tests only
+
+        return run_here(self, function, input)
 
     @property
     def is_stopped(self) -> bool:

@@ -7,31 +7,34 @@ import importlib
 import pkgutil
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from headrace.errors import DeclarationError
+from headrace.errors import DeclarationError, NotInstalled
 from headrace.sdk.functions import Function
 
 ENTRY_POINTS: Final = "headrace.functions"
 """The entry point group whose modules are served when no module is named."""
 
 
-def discover(names: Sequence[str] = ()) -> dict[str, Function[Any, Any]]:
+def discover(
+    names: Sequence[str] = (), missing: Callable[[NotInstalled], None] | None = None
+) -> dict[str, Function[Any, Any]]:
     """Import modules, of a package its public submodules too, and collect the functions in them by name.
 
     Args:
         names: dotted module names; none means all modules that installed packages offer as entry points.
+        missing: told of each submodule that is left out, as what it needs isn't installed.
 
     Raises:
         DeclarationError: a module isn't there, doesn't import or has no function, or a name is taken twice.
     """
     found: dict[str, Function[Any, Any]] = {}
     for name in names or [point.module for point in entry_points(group=ENTRY_POINTS)]:
-        functions = [function for module in _modules(name) for function in _functions(module)]
+        functions = [function for module in _modules(name, missing) for function in _functions(module)]
         if not functions:
             raise DeclarationError(
                 f"module {name!r} declares no function: nothing in it is decorated with @function"
@@ -57,7 +60,7 @@ def _functions(module: ModuleType) -> Iterator[Function[Any, Any]]:
             yield value
 
 
-def _modules(name: str) -> Iterator[ModuleType]:
+def _modules(name: str, missing: Callable[[NotInstalled], None] | None) -> Iterator[ModuleType]:
     if not all(part.isidentifier() for part in name.split(".")):
         raise DeclarationError(
             f"{name!r} is not a module name; write it with dots and without .py, as in an import"
@@ -66,12 +69,18 @@ def _modules(name: str) -> Iterator[ModuleType]:
     yield module
     for info in pkgutil.iter_modules(getattr(module, "__path__", ())):
         if not info.name.startswith("_"):
-            yield from _modules(f"{name}.{info.name}")
+            try:
+                yield from _modules(f"{name}.{info.name}", missing)
+            except NotInstalled as error:
+                if missing is not None:
+                    missing(error)
 
 
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
+    except NotInstalled:
+        raise
     except DeclarationError as error:
         if _place(error).rpartition(":")[0] in str(error):
             raise  # it names its place already

@@ -75,6 +75,22 @@ class Function(Generic[In, Out]):
         """Compact JSON of an item of a stream; raises like `encode`."""
         return self._contract.encode_item(item)
 
+    def encode_input(self, value: In) -> bytes:
+        """Compact JSON of an input, for a call of this function.
+
+        Raises:
+            InvalidInput: it doesn't satisfy the input type, or JSON has no words for it.
+        """
+        return self._contract.encode_input(value)
+
+    def decode_output(self, data: bytes) -> Out:
+        """The output that the JSON holds.
+
+        Raises:
+            InvalidOutput: the output type doesn't read what it has written.
+        """
+        return self._contract.decode_output(data)
+
     def collect(self, items: list[Any]) -> Any:
         """The output that the items of a stream make; whatever the author's function raises."""
         assert self._collect is not None, "only what streams has items"

@@ -30,6 +30,7 @@ class Scripted:
         self.is_ready = False
         self.killed_for: Any = None
         self.closed_for: Any = None
+        self.resting: set[str] = set()
         self.was_frozen = False
         self.degraded: dict[str, str] = {}
         self.lacking: set[str] = set()

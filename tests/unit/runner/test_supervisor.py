@@ -177,15 +177,15 @@ def test_short_calls_are_handed_ahead_and_wait_again_when_the_executor_dies() ->
     async def scenario(bench: Bench) -> None:
         (executor,) = bench.executors
         executor.finish(bench.gateway.send("echo"), seconds=0.0001)
-        jobs = [bench.gateway.send("echo") for _ in range(6)]
-        assert executor.runs[1:] == jobs[:4]  # one that runs and three ahead of it
-        assert bench.load() == 6
+        jobs = [bench.gateway.send("echo") for _ in range(18)]
+        assert executor.runs[1:] == jobs[:16]  # one that runs and fifteen ahead of it
+        assert bench.load() == 18
         bench.gateway.stop(jobs[2])
         executor.finish(jobs[0], seconds=0.0001)
-        assert bench.told(jobs[0]).load == 5
+        assert bench.told(jobs[0]).load == 17
         executor.lose()
         assert bench.told(jobs[1]) == Lost(jobs[1], 1, charged=True, load=bench.told(jobs[1]).load)
-        assert [bench.told(job) for job in jobs[2:]] == [None] * 4  # never started, never charged
+        assert [bench.told(job) for job in jobs[2:]] == [None] * 16  # never started, never charged
         executor.sent.clear()
         executor.become_ready()
         assert executor.runs == [jobs[3]]
@@ -194,6 +194,20 @@ def test_short_calls_are_handed_ahead_and_wait_again_when_the_executor_dies() ->
             assert isinstance(bench.told(job), Result)
         assert not bench.supervisor._calls
         assert bench.load() == 0
+
+    run(scenario)
+
+
+def test_what_is_handed_ahead_takes_two_milliseconds_at_most() -> None:
+    async def scenario(bench: Bench) -> None:
+        (executor,) = bench.executors
+        executor.finish(bench.gateway.send("echo"), seconds=0.0006)
+        jobs = [bench.gateway.send("echo") for _ in range(6)]
+        assert executor.runs[1:] == jobs[:3]  # three take 1.8 ms
+        executor.finish(jobs[0], seconds=0.0006)
+        assert executor.runs[1:] == jobs[:4]
+        executor.finish(jobs[1], seconds=0.0006)
+        assert executor.runs[1:] == jobs[:5]
 
     run(scenario)
 

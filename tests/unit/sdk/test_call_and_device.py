@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from headrace import Call, Device, function
-from headrace.errors import CallStopped, DeclarationError
+from headrace import Call, Device
+from headrace.errors import CallStopped
 
 LATER = 3600.0
 
@@ -106,16 +106,6 @@ def test_what_is_told_of_progress_is_text(message):
     call = call_with(report=lambda *_: pytest.fail("it is sent"))
     with pytest.raises(TypeError, match="message must be a str, not "):
         call.progress(0.5, message)
-
-
-def test_invoke_is_refused_when_called():
-    @function()
-    def double(input: int) -> int: ...
-
-    with pytest.raises(
-        DeclarationError, match=r"Call\.invoke\('double'\) is not yet supported in this version"
-    ):
-        call_with().invoke(double, 2)
 
 
 @pytest.mark.parametrize(

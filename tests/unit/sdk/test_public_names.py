@@ -8,7 +8,7 @@ import headrace
 
 PUBLIC = [
     *("function", "model", "uses", "Function", "Budget", "Limits", "Batch", "Cost", "Call", "Device"),
-    *("FOREVER", "File", "InvalidInput", "PermanentError", "TransientError"),
+    *("FOREVER", "File", "InvalidInput", "InvocationError", "PermanentError", "TransientError"),
 ]
 
 
