@@ -34,13 +34,13 @@ def is_bert(transformer: object) -> bool:
 
     if type(transformer) is not BertModel or cast("Any", transformer).config.is_decoder:
         return False
-    if any(map(_does_more, transformer.modules())):
+    if any(map(does_more, transformer.modules())):
         return False
     layers = [part for layer in transformer.encoder.layer for part in _linear_parts(layer)]
     return all(type(one) is torch.nn.Linear and cast("Any", one).bias is not None for one in layers)
 
 
-def _does_more(module: Any) -> bool:
+def does_more(module: Any) -> bool:
     """Whether something is done to a module's outputs that isn't in its class."""
     hooks = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001 - there is no other way
     return bool(module.training or hooks or "forward" in vars(module))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     Product = Callable[[torch.Tensor], torch.Tensor]
-    Sum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    Combined = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 log = logging.getLogger(__name__)
 
@@ -51,21 +51,37 @@ def product(*layers: torch.nn.Linear, after: object = None) -> Product:
             return lambda rows: multiply(rows, weight, bias, "none", [], "")
         if _is_exact_gelu(last):
             return lambda rows: multiply(rows, weight, bias, "gelu", [], "none")
+        if _is_silu(last):
+            return lambda rows: multiply(rows, weight, bias, "swish", [], "")
         return lambda rows: last(multiply(rows, weight, bias, "none", [], ""))
 
     return _if_the_same(laid_out, plainly, _rows(layers[0].in_features)) if _pays(*layers) else plainly
 
 
-def product_and_sum(layer: torch.nn.Linear) -> Sum:
+def product_and_sum(layer: torch.nn.Linear) -> Combined:
     """What the layer makes of rows, plus others, its weights as in `product`."""
     import torch
 
-    def plainly(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(rows, layer.weight, layer.bias) + others
+    return _combined(layer, "add", torch.add)
 
-    def laid_out() -> Sum:
+
+def product_times(layer: torch.nn.Linear) -> Combined:
+    """What the layer makes of rows, times others, number by number; its weights as in `product`."""
+    import torch
+
+    return _combined(layer, "mul", torch.mul)
+
+
+def _combined(layer: torch.nn.Linear, name: str, combine: Combined) -> Combined:
+    """What the layer makes of rows, combined with others by an operation that oneDNN calls `name`."""
+    import torch
+
+    def plainly(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return combine(torch.nn.functional.linear(rows, layer.weight, layer.bias), others)
+
+    def laid_out() -> Combined:
         multiply, weight, bias = _laid_out(layer)
-        return lambda rows, others: multiply.binary(rows, others, weight, bias, "add")
+        return lambda rows, others: multiply.binary(rows, others, weight, bias, name)
 
     if not _pays(layer):
         return plainly
@@ -112,20 +128,27 @@ def _pays(*layers: torch.nn.Linear) -> bool:
 
     if any(one.weight.dtype != torch.bfloat16 for one in layers) or not torch.backends.mkldnn.is_available():
         return False
+    if len({_has_bias(one) for one in layers}) != 1:
+        return False
     operators = torch.ops.mkldnn
     multiply = getattr(operators, "_linear_pointwise", None)
     return hasattr(multiply, "binary") and hasattr(operators, "_reorder_linear_weight")
 
 
-def _laid_out(*layers: torch.nn.Linear) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """The operator, the weights in its layout, and the biases."""
+def _laid_out(*layers: torch.nn.Linear) -> tuple[Any, torch.Tensor, torch.Tensor | None]:
+    """The operator, the weights in its layout, and the biases, which all layers have or none."""
     import torch
 
     weights = layers[0].weight if len(layers) == 1 else torch.cat([one.weight for one in layers])
-    biases = torch.cat([one.bias.detach() for one in layers])
+    biases = [one.bias.detach() for one in layers if _has_bias(one)]
     operators = torch.ops.mkldnn
     laid_out = operators._reorder_linear_weight(weights.detach(), _ROWS)  # noqa: SLF001 - see above
-    return operators._linear_pointwise, laid_out, biases  # noqa: SLF001 - likewise
+    bias = torch.cat(biases) if biases else None
+    return operators._linear_pointwise, laid_out, bias  # noqa: SLF001 - likewise
+
+
+def _has_bias(layer: torch.nn.Linear) -> bool:
+    return cast("torch.Tensor | None", layer.bias) is not None
 
 
 def _is_exact_gelu(function: object) -> bool:
@@ -134,3 +157,11 @@ def _is_exact_gelu(function: object) -> bool:
     from transformers.activations import GELUActivation
 
     return isinstance(function, GELUActivation) and function.act is torch.nn.functional.gelu
+
+
+def _is_silu(function: object) -> bool:
+    """Whether it is SiLU as in Hendrycks and Gimpel, 2016."""
+    import torch
+    from transformers.activations import SiLUActivation
+
+    return type(function) in {torch.nn.SiLU, SiLUActivation}
