@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from functions._sampling import Choice, Choosing
 from headrace import TransientError
 
 _LOOK_AGAIN_S: Final = 0.1  # within this it is seen that the model's thread has ended
@@ -69,20 +70,23 @@ class ContinuousBatching:
         self._sessions = _Sessions(model, stops, room)
         self._end = weakref.finalize(self, self._sessions.close)
 
-    async def generate(self, prompt: list[int], max_tokens: int) -> AsyncGenerator[Sequence[int]]:
-        """The tokens that follow the prompt, greedily chosen, as they come; a stop token is the last one.
+    async def generate(
+        self, prompt: list[int], max_tokens: int, choice: Choice | None = None
+    ) -> AsyncGenerator[Sequence[int]]:
+        """The tokens that follow the prompt, as they come; a stop token is the last one.
 
         Whoever closes the iterator before its end, or is cancelled in it, ends the generation within a step.
 
         Args:
             prompt: its tokens, one at least; with `max_tokens` no more than the room has.
             max_tokens: the most that are generated, from 1.
+            choice: how each token is chosen; of this generation alone. None: the most likely one.
 
         Raises:
             TransientError: the model's thread has ended; the next generation gets a new one.
         """
         session = self._sessions.running()
-        generation = session.begin(prompt, max_tokens)
+        generation = session.begin(prompt, max_tokens, choice or Choice())
         try:
             while True:
                 step = await generation.step()
@@ -153,7 +157,8 @@ class _Sessions:
             if self._session is None or self._session.has_ended:
                 if self._session is not None:
                     self._session.close()
-                self._session = _Session(self._manager())
+                choosing = Choosing()
+                self._session = _Session(self._manager(choosing), choosing)
             return self._session
 
     def close(self) -> None:
@@ -163,13 +168,13 @@ class _Sessions:
         if session is not None:
             session.close()
 
-    def _manager(self) -> Any:
+    def _manager(self, choosing: Choosing) -> Any:
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
         logging.getLogger("ContinuousBatchingLogger").setLevel(
             logging.ERROR
         )  # it may warn of a prompt's tokens
-        return self._model.init_continuous_batching(
+        manager = self._model.init_continuous_batching(
             # -1: none ends it, other than its length.
             generation_config=GenerationConfig(do_sample=False, eos_token_id=self._stops or -1),
             continuous_batching_config=ContinuousBatchingConfig(
@@ -178,15 +183,22 @@ class _Sessions:
                 max_batch_tokens=self._room.step_tokens,
                 max_requests_per_batch=self._room.generations,
                 auto_switch_to_flash=False,  # it may ask the hub for kernels
+                # A token is known before the next step begins, and what chooses it needs to be no graph;
+                # both are off by themselves where attention has masks.
+                use_cuda_graph=False,
+                use_async_batching=False,
             ),
         )
+        manager.logit_processor = choosing
+        return manager
 
 
 class _Session:
     """The model's thread from its start to its end, and a thread that hands out what it generates."""
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: Any, choosing: Choosing) -> None:
         self._manager = manager
+        self._choosing = choosing
         self._keys = itertools.count(1)
         self._changing = threading.Lock()
         self._generations: dict[str, _Generation] = {}
@@ -195,7 +207,7 @@ class _Session:
         self._delivery = threading.Thread(target=self._deliver, name="generated tokens", daemon=True)
         self._delivery.start()
 
-    def begin(self, prompt: list[int], max_tokens: int) -> _Generation:
+    def begin(self, prompt: list[int], max_tokens: int, choice: Choice) -> _Generation:
         generation = _Generation(f"g{next(self._keys)}", asyncio.get_running_loop())
         with self._changing:
             # Before the manager is told, so that nothing is missed; where it ends meanwhile, `_deliver` finds
@@ -203,6 +215,7 @@ class _Session:
             if self.has_ended:
                 raise TransientError(self._why())
             self._generations[generation.key] = generation
+        self._choosing.begin(generation.key, choice)
         try:
             self._manager.add_request(
                 prompt, request_id=generation.key, max_new_tokens=max_tokens, streaming=True
@@ -210,6 +223,7 @@ class _Session:
         except BaseException:
             with self._changing:
                 self._generations.pop(generation.key, None)
+            self._choosing.end(generation.key)
             raise
         return generation
 
@@ -219,6 +233,7 @@ class _Session:
             is_running = self._generations.pop(generation.key, None) is not None
         if is_running:
             self._manager.cancel_request(generation.key)
+        self._choosing.end(generation.key)
 
     def close(self) -> None:
         self._manager.stop(block=True, timeout=_END_S, hard_stop=True)

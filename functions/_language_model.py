@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final
 
 from functions._continuous import ContinuousBatching, Room
+from functions._grammar import Grammars
+from functions._sampling import Choice
 from headrace import InvalidInput
 
 AT_ONCE: Final = 16
@@ -37,14 +39,16 @@ class LanguageModel:
         self.context = min(int(network.config.max_position_embeddings), room.tokens)
         """The most tokens of a conversation and its answer."""
         self._batching = ContinuousBatching(network, sorted(self.stops), room)
+        self.grammars = Grammars(tokenizer, network.config.get_text_config().vocab_size, sorted(self.stops))
 
-    def read(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def read(self, messages: Sequence[dict[str, str]], field: str = "") -> list[int]:
         """The tokens of a conversation, up to where the answer begins.
 
         What marks its turns comes from the model's template alone: in a message the same characters are text.
 
         Args:
             messages: `role` and `content` of each turn.
+            field: of the input that they come from, as a JSON Pointer, for the error.
 
         Raises:
             InvalidInput: they are too many, or the model's template refuses them.
@@ -56,19 +60,24 @@ class LanguageModel:
         ]
         if self.tokenizer.chat_template is None:
             if [message["role"] for message in messages] != ["user"]:
-                raise InvalidInput("this model has no template for conversations: it continues one prompt")
+                raise InvalidInput(
+                    "this model has no template for conversations: it continues one prompt", path=field
+                )
             (message,) = harmless
-            return self._within_context(self._tokens(message["content"].split(cut), add_special_tokens=True))
+            read = self._tokens(message["content"].split(cut), add_special_tokens=True)
+            return self._within_context(read, field)
         try:
             text = self.tokenizer.apply_chat_template(harmless, add_generation_prompt=True, tokenize=False)
         except Exception as error:
             # It is a program that comes with the model, and may want another order of roles.
-            raise InvalidInput(f"the model's template refuses these messages: {error}") from None
-        return self._within_context(self._tokens(text.split(cut), add_special_tokens=False))
+            raise InvalidInput(f"the model's template refuses these messages: {error}", path=field) from None
+        return self._within_context(self._tokens(text.split(cut), add_special_tokens=False), field)
 
-    def generate(self, prompt: list[int], max_tokens: int) -> AsyncGenerator[Sequence[int]]:
+    def generate(
+        self, prompt: list[int], max_tokens: int, choice: Choice | None = None
+    ) -> AsyncGenerator[Sequence[int]]:
         """As `ContinuousBatching.generate`, and no further than the context."""
-        return self._batching.generate(prompt, min(max_tokens, self.context - len(prompt)))
+        return self._batching.generate(prompt, min(max_tokens, self.context - len(prompt)), choice)
 
     def warm_up(self) -> None:
         """Make the first step, which takes longer than others, before anybody waits for it."""
@@ -82,6 +91,7 @@ class LanguageModel:
     def close(self) -> None:
         """End the model's thread and let go of its memory: for whoever unloads it."""
         self._batching.close()
+        self.grammars.close()
 
     def _tokens(self, parts: Sequence[str], *, add_special_tokens: bool) -> list[int]:
         """The tokens of a text that was cut where no token may reach across."""
@@ -92,9 +102,11 @@ class LanguageModel:
             read += itertools.chain.from_iterable(rest)
         return read
 
-    def _within_context(self, tokens: list[int]) -> list[int]:
+    def _within_context(self, tokens: list[int], field: str) -> list[int]:
         if len(tokens) >= self.context:
-            raise InvalidInput(f"this has {len(tokens)} tokens; the model reads {self.context - 1} at most")
+            raise InvalidInput(
+                f"this has {len(tokens)} tokens; the model reads {self.context - 1} at most", path=field
+            )
         return tokens
 
 

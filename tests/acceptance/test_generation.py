@@ -63,3 +63,27 @@ def test_answers_interleave_and_a_client_that_leaves_ends_its_own(generating: Si
 
 def running(site: Site) -> int:
     return site.get("/fn/generate").json()["state"]["load"]
+
+
+def test_options_reach_the_model_and_what_is_wrong_with_them_the_caller(generating: Site) -> None:
+    def asked(**fields: object) -> dict[str, object]:
+        return generating.call("generate", {"prompt": "Water", "max_tokens": 40, **fields}).json()
+
+    asked()  # from now on the prompt is read from what is kept of it, each time alike
+    whole = str(asked()["text"])
+    cut = asked(stop=[whole[8:12]])
+    assert (cut["text"], cut["finish_reason"]) == (whole[: whole.index(whole[8:12])], "stop")
+    assert asked(temperature=2, seed=4)["text"] != whole
+    for wrong, path in (
+        ({"temperature": 100}, "/temperature"),
+        ({"stop": ["a"] * 50}, "/stop"),
+        ({"stop": ["a", ""]}, "/stop/1"),
+        ({"seed": -1}, "/seed"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {}}},
+            "/response_format/json_schema/schema",
+        ),
+        ({"prompt": "a" * 600}, "/prompt"),
+    ):
+        refused = asked(**wrong)
+        assert (refused["status"], refused["errors"][0]["path"]) == (422, path)  # type: ignore[index]

@@ -15,7 +15,8 @@ from harness import tiny_lm
 
 from functions._continuous import ContinuousBatching
 from functions._language_model import _KEPT_BYTES
-from functions.generate import Answer, Ask, End, Piece, generate, joined, smollm
+from functions._model_cache import folder_of
+from functions.generate import Answer, Ask, End, Piece, generate, joined, model_path, smollm
 from headrace import Call, Device, InvalidInput, TransientError
 from headrace.errors import CallStopped
 from headrace.sdk.bytecode import heavy_imports
@@ -232,7 +233,7 @@ def test_a_stop_token_ends_the_generation(own_lm):
     assert cut == tokens[: tokens.index(tokens[4]) + 1]
 
 
-def assert_all_agree(lm, texts: list[str], count: int) -> None:
+def assert_all_agree(lm, folder, texts: list[str], count: int) -> None:
     """Token for token, in fp32: one at a time, side by side, and in a padded batch by the library itself."""
     prompts = [lm.read([{"role": "user", "content": text}]) for text in texts]
 
@@ -242,7 +243,9 @@ def assert_all_agree(lm, texts: list[str], count: int) -> None:
     alone = [generated(prompt) for prompt in prompts]
     with ThreadPoolExecutor(len(prompts)) as pool:
         assert list(pool.map(generated, prompts)) == alone
-    network = lm._batching._sessions._model
+    network = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True
+    ).to(lm._batching._sessions._model.device)
     lm.tokenizer.padding_side = "left"
     padded = lm.tokenizer.pad({"input_ids": prompts}, return_tensors="pt").to(network.device)
     config = transformers.GenerationConfig(
@@ -256,8 +259,8 @@ def assert_all_agree(lm, texts: list[str], count: int) -> None:
     assert len(set(map(tuple, alone))) == len(alone)
 
 
-def test_what_else_runs_has_no_influence(lm):
-    assert_all_agree(lm, PROMPTS, 24)
+def test_what_else_runs_has_no_influence(lm, folder):
+    assert_all_agree(lm, folder, PROMPTS, 24)
 
 
 def test_a_late_one_begins_before_an_early_one_ends(lm, unhurried):
@@ -367,6 +370,7 @@ def test_the_real_weights_answer_and_agree_with_the_librarys_own_batch(monkeypat
     real = smollm.load(Device())
     try:
         assert "Paris" in answer(real, prompt="What is the capital of France?", max_tokens=12).text
-        assert_all_agree(real, ["What is the capital of France?", "Count to ten."], 10)
+        folder = folder_of(model_path())
+        assert_all_agree(real, folder, ["What is the capital of France?", "Count to ten."], 10)
     finally:
         real.close()

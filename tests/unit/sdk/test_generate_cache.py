@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from harness import tiny_lm
+from harness.site import eventually
 
 from functions import _model_cache
 from functions._model_cache import converted, folder_of
 from functions.generate import Ask, generate, joined, smollm
 from headrace import Call, Device
+from headrace.model_cache import kept
 
 QUICK = """
 import os, sys, pathlib
@@ -111,17 +113,45 @@ def test_a_file_that_cannot_be_converted_is_said_and_leaves_nothing(gguf, monkey
     assert [file for file in cache.iterdir() if file.is_dir()] == []
 
 
-def test_the_users_cache_folder_is_the_default(monkeypatch, tmp_path, gguf, quick):
+def test_the_home_has_the_cache(monkeypatch, tmp_path, gguf, quick):
     monkeypatch.delenv("HEADRACE_MODEL_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert converted(gguf).parent == tmp_path / ".cache" / "headrace" / "models"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert converted(gguf).parent == tmp_path / "xdg" / "headrace" / "models"
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    assert converted(gguf).parent == tmp_path / "home" / "models"
+
+
+BARS = """
+import pathlib, sys, time
+for percent in 0, 10, 40:
+    sys.stderr.write("\\r" + f"Converting tensors...: {percent:3}%| |")
+sys.stderr.write("\\n")
+sys.stderr.flush()
+while not (pathlib.Path(sys.argv[1]).parent / "go on").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_how_far_a_conversion_is_can_be_seen(gguf, monkeypatch, cache, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(_model_cache, "_CONVERT", BARS + QUICK)
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(converted, gguf)
+        try:
+            eventually(
+                lambda: [one.progress for one in kept(cache)] == ["Converting tensors: 40%"], "its progress"
+            )
+        finally:
+            (gguf.parent / "go on").touch()
+        assert making.result(60).is_dir()
+    assert [(one.state, one.progress) for one in kept(cache)] == [("whole", "")]
+    said = [record.getMessage() for record in caplog.records if "%" in record.getMessage()]
+    assert said == ["tiny.gguf: Converting tensors: 0%", "tiny.gguf: Converting tensors: 40%"]
 
 
 def test_the_converted_model_is_the_one_in_the_file(tmp_path, monkeypatch, caplog):
     """A real GGUF file, through the real conversion and the real loader."""
+    torch = pytest.importorskip("torch")
+    from transformers import LlamaForCausalLM  # noqa: PLC0415 - it takes seconds
+
     caplog.set_level(logging.INFO)
     file = tiny_lm.build_gguf(tmp_path / "model")
     monkeypatch.setenv("HEADRACE_GENERATE_MODEL", str(file.parent))
@@ -137,11 +167,10 @@ def test_the_converted_model_is_the_one_in_the_file(tmp_path, monkeypatch, caplo
         answer = joined(asyncio.run(items()))
         assert answer.usage.completion_tokens == 4
         assert loaded.tokenizer.chat_template == tiny_lm.TEMPLATE
-        network = loaded._batching._sessions._model
+        made = LlamaForCausalLM.from_pretrained(converted(file), dtype=torch.bfloat16).state_dict()
         original = tiny_lm.network(tiny_lm._tokenizer(None)).bfloat16()
-        kept = network.bfloat16().state_dict()
         for name, weights in original.state_dict().items():
-            assert kept[name].equal(weights), name
+            assert made[name].equal(weights), name
     finally:
         loaded.close()
     assert "converting" in caplog.text
