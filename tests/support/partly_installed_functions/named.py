@@ -1,0 +1,5 @@
+"""Needs what isn't there."""
+
+from functions.extract import extract
+
+__all__ = ["extract"]
