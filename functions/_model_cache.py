@@ -1,33 +1,40 @@
-"""Models that take long to read are converted once, into a folder that all processes of a user share.
+"""Models that take long to read are converted once, into the model cache of all executors of a machine.
 
 A GGUF file takes a quarter of a minute to be read by transformers; what is made of it here, two seconds.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
 import logging
 import os
-import shutil
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
+
+from headrace.model_cache import cache_folder, located, make, packaged
 
 log = logging.getLogger(__name__)
 
-CACHE_SETTING: Final = "HEADRACE_MODEL_CACHE"
-"""The environment variable that names the folder; default: `headrace/models` in the user's cache folder."""
-
-_FORMAT: Final = "1"  # other numbers for what later versions make otherwise
-_CONTENTS: Final = "contents.json"
+_FORMAT: Final = "2"  # other numbers for what later versions make otherwise
 _END_OF_FILE: Final = 2**20
-_SMALL: Final = 2**24  # of larger files only the length is compared: their own format tells the rest
+_STEP: Final = re.compile(r"(\w[^:\r\n]*): +(\d+)%\|")
+_TOLD_EVERY: Final = 25
+
+
+def model_path(function: str, setting: str) -> Path:
+    """Where a function's model is: the one that its setting names, or the one that comes with Headrace.
+
+    Raises:
+        ModuleNotFoundError: none is named, and the function's own isn't installed and wasn't fetched.
+        FileNotFoundError, ValueError: as `headrace.model_cache.located`.
+    """
+    configured = os.environ.get(setting)
+    return located(configured, setting) if configured else packaged(function)
 
 
 def folder_of(path: Path) -> Path:
@@ -59,23 +66,8 @@ def converted(gguf: Path) -> Path:
 
     It is whole as soon as it is there: it is made under another name. Other processes wait meanwhile.
     """
-    target = _cache() / f"{gguf.stem}-{_fingerprint(gguf)}"
-    if _is_whole(target):
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target):
-        if not _is_whole(target):
-            _make(gguf, target)
-    return target
-
-
-def _cache() -> Path:
-    configured = os.environ.get(CACHE_SETTING)
-    if configured:
-        return Path(configured)
-    # To be absolute, says the standard; one that isn't is to be ignored.
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "headrace" / "models"
+    target = cache_folder() / f"{gguf.stem}-{_fingerprint(gguf)}"
+    return make(target, lambda folder, tell: _convert(gguf, folder, tell), source=f"made of {gguf}")
 
 
 def _fingerprint(file: Path) -> str:
@@ -89,49 +81,52 @@ def _fingerprint(file: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-@contextmanager
-def _alone(target: Path) -> Generator[None]:
-    """Keep other processes from making the same folder; the lock of one that is killed is free again."""
-    with target.with_name(f"{target.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("another process converts %s; waiting for it", target.name)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _make(gguf: Path, target: Path) -> None:
-    draft = target.with_name(f"{target.name}.draft")
-    for left in (draft, target):  # of a process that was killed; and what has lost a part since
-        if left.exists():
-            log.warning("%s is incomplete or damaged, and is made again", left)
-            shutil.rmtree(left)
+def _convert(gguf: Path, folder: Path, tell: Callable[[str], None]) -> None:
     started = time.monotonic()
     log.info(
-        "converting %s (%d MB) into %s, once: this can take a minute", gguf, gguf.stat().st_size >> 20, target
+        "converting %s (%d MB) into %s, once: this can take a minute", gguf, gguf.stat().st_size >> 20, folder
     )
-    draft.mkdir()
     # In a process of its own, since what the conversion leaves in memory would stay as long as the executor.
-    ran = subprocess.run(  # noqa: S603 - this interpreter, on a file that the operator named
-        [sys.executable, "-c", _CONVERT, str(gguf), str(draft)],
+    with subprocess.Popen(  # noqa: S603 - this interpreter, on a file that the operator named
+        [sys.executable, "-c", _CONVERT, str(gguf), str(folder)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        check=False,
-    )
-    if ran.returncode != 0:
-        shutil.rmtree(draft)
-        said = ran.stderr.strip().splitlines()
-        reason = said[-1] if said else f"exit status {ran.returncode}"
-        raise RuntimeError(f"{gguf} can't be converted: {reason}")
-    (draft / _CONTENTS).write_text(json.dumps(_contents(draft)))
-    draft.rename(target)
+    ) as process:
+        try:
+            assert process.stderr is not None
+            said = _followed(process.stderr, gguf.name, tell)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise RuntimeError(f"{gguf} can't be converted: {said or f'exit status {process.returncode}'}")
     log.info("converted %s in %.0f s", gguf.name, time.monotonic() - started)
 
 
-_CONVERT: Final = f"import sys; from {__name__} import write; write(sys.argv[1], sys.argv[2])"
+def _followed(stderr: IO[str], name: str, tell: Callable[[str], None]) -> str:
+    """Tell how far the library's progress bars are; returns the last other line."""
+    last, told = "", ("", 0)
+    for line in stderr:  # a bar's carriage returns are line ends here
+        step = _STEP.match(line.strip())
+        if step is None:
+            last = line.strip() or last
+            continue
+        what, percent = step[1].rstrip("."), int(step[2])
+        tell(f"{what}: {percent}%")
+        if told[0] != what or percent - told[1] >= _TOLD_EVERY:
+            told = (what, percent)
+            log.info("%s: %s: %d%%", name, what, percent)
+    return last
+
+
+# It ends when whoever started it is killed: what it wrote is then removed by the next one.
+_CONVERT: Final = (
+    "import signal, sys; from headrace.process import signal_on_parent_death; "
+    f"signal_on_parent_death(signal.SIGKILL); from {__name__} import write; write(sys.argv[1], sys.argv[2])"
+)
 
 
 def write(gguf: str, folder: str) -> None:
@@ -159,25 +154,3 @@ def write(gguf: str, folder: str) -> None:
         file.parent, gguf_file=file.name, local_files_only=True
     )
     tokenizer.save_pretrained(folder)
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether all that was written there is there still."""
-    try:
-        written = json.loads((folder / _CONTENTS).read_text())
-        return written == _contents(folder)
-    except (OSError, ValueError):
-        return False
-
-
-def _contents(folder: Path) -> dict[str, Any]:
-    """The files by name: their length, and the hash of those that are small."""
-    return {
-        file.name: [file.stat().st_size, _hash(file) if file.stat().st_size <= _SMALL else None]
-        for file in sorted(folder.iterdir())
-        if file.name != _CONTENTS
-    }
-
-
-def _hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -63,8 +63,8 @@ _ALLOWED: Final = {
     "runner_metrics": "host:port, or empty for a free port of the loopback interface",
 }
 _ESCAPE: Final = "in its user and password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23"
-_OTHER_NAMES: Final = ("URL", "KEY", "DEBUG", "PARENT_PID", "TEST_DATABASE_URL")
-"""Variables that are no settings: the client's two, and those of this program and its tests."""
+_OTHER_NAMES: Final = ("URL", "KEY", "DEBUG", "MODEL_CACHE", "PARENT_PID", "TEST_DATABASE_URL")
+"""Variables that are no settings: the client's two, those of this program and its tests, and of functions."""
 
 _SECRET: Final = frozenset({"database_url", "database_direct_url"})
 _ACCOUNT_PASSWORD: Final = re.compile(r"(://[^:/@?#]*:).*@")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 from rich_click import RichCommand, RichGroup
 
+from headrace.cli import _model_files
+
 if TYPE_CHECKING:
     from headrace.capacity import Report
     from headrace.database import Database
@@ -22,7 +24,7 @@ _NEWS_AFTER_S: Final = 2.5
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 @click.pass_context
 def models(context: click.Context, as_json: bool) -> None:
-    """Show which models are loaded where, and how much memory they take; load or unload one."""
+    """Show which models are loaded where, and how much memory they take; load or unload one, or fetch it."""
     if context.invoked_subcommand is None:
         _list(as_json=as_json)
     elif as_json:
@@ -133,3 +135,7 @@ async def _until_loaded(database: Database, model: str, runner_id: str) -> None:
             click.echo(end)
             return
         await asyncio.sleep(_LOOK_EVERY_S)
+
+
+for _command in (_model_files.fetch, _model_files.cached, _model_files.verify):
+    models.add_command(_command)

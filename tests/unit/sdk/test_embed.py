@@ -1,10 +1,14 @@
 """The built-in `embed`, through its real loader: on a tiny random encoder, and once on the real weights."""
 
+# ruff: noqa: PLC0415 - the libraries take seconds to import, and may not be there
+
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import math
+import struct
 import time
 from typing import Any
 
@@ -12,11 +16,13 @@ import pytest
 from harness import tiny_encoder
 
 from functions._encoder import Encoder
-from functions.embed import _TOKENS_PER_PASS, EmbedInput, EmbedOutput, _passes, embed, minilm
+from functions._passes import TOKENS_PER_PASS, passes
+from functions.embed import EmbedInput, EmbedOutput, embed, minilm
 from headrace import Call, Device, InvalidInput
 from headrace.errors import CallStopped
 from headrace.sdk.bytecode import heavy_imports
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 
@@ -77,6 +83,17 @@ def test_its_manifest_says_what_it_takes():
         ({"texts": ["a" * 32_769]}, "/texts/0"),
         ({"texts": "a"}, "/texts"),
         ({"texts": [1]}, "/texts/0"),
+        ({"texts": ["a"] * 10_000}, "/texts"),
+        ({"texts": ["a" * 2**20]}, "/texts/0"),
+        ({"texts": ["a"], "dimensions": 0}, "/dimensions"),
+        ({"texts": ["a"], "dimensions": -3}, "/dimensions"),
+        ({"texts": ["a"], "dimensions": True}, "/dimensions"),
+        ({"texts": ["a"], "dimensions": "8"}, "/dimensions"),
+        ({"texts": ["a"], "dimensions": 8.5}, "/dimensions"),
+        ({"texts": ["a"], "encoding_format": "hex"}, "/encoding_format"),
+        ({"texts": ["a"], "encoding_format": None}, "/encoding_format"),
+        ({"texts": ["a"], "normalize": 1}, "/normalize"),
+        ({"texts": ["a"], "normalize": "yes"}, "/normalize"),
     ],
 )
 def test_bad_inputs_are_refused(body, path):
@@ -98,7 +115,7 @@ def test_vectors_have_unit_length_and_tokens_are_counted(encoder):
     assert [len(vector) for vector in output.vectors] == [tiny_encoder.DIMENSIONS] * 2
     assert [length(vector) for vector in output.vectors] == pytest.approx([1, 1], abs=1e-6)
     assert output.usage.tokens == 5 + 3  # each with a start and an end
-    assert set(json.loads(embed.encode(output))) == {"vectors", "usage"}
+    assert set(json.loads(embed.encode(output))) == {"vectors", "truncated", "model", "usage"}
 
 
 def test_the_order_of_the_texts_is_kept_whatever_their_lengths(encoder):
@@ -125,16 +142,171 @@ def test_texts_are_read_up_to_the_encoders_limit(encoder):
     assert output.usage.tokens == 2 * tiny_encoder.MAX_TOKENS
 
 
+ODD = [
+    "水力",
+    "\u0000",
+    "🙂🙃🙂",
+    " ",
+    "مياه",
+    "e\u0301\u0323\u0302",
+    "\u200d\ufeff",
+    "\x1b[31m\x07",
+    "\r\n\t",
+    "a" * 32_768,
+]
+
+
 def test_words_in_unknown_scripts_and_control_characters_are_embedded(encoder):
-    output = embedded(encoder, "水力", "\u0000", "🙂 ok", " ")
-    assert [length(vector) for vector in output.vectors] == pytest.approx([1] * 4, abs=1e-6)
+    for output in (embedded(encoder, *ODD), *(embedded(encoder, text) for text in ODD)):
+        lengths = [length(vector) for vector in output.vectors]
+        assert lengths == pytest.approx([1] * len(lengths), abs=1e-6)
+
+
+def test_a_text_that_is_cut_is_named_with_its_length(encoder):
+    long = "a" * 80
+    outputs = joined(encoder, ["abc", long, "x"], ["b"], [long, long + "bcd"])
+    limit = tiny_encoder.MAX_TOKENS
+    said = [[(one.index, one.tokens, one.read) for one in output.truncated] for output in outputs]
+    assert said == [[(1, 82, limit)], [], [(0, 82, limit), (1, 85, limit)]]
+    assert [output.usage.tokens for output in outputs] == [5 + limit + 3, 3, 2 * limit]
+
+
+def test_a_text_that_just_fits_is_not_cut(encoder):
+    output = embedded(encoder, "a" * (tiny_encoder.MAX_TOKENS - 2), "a" * (tiny_encoder.MAX_TOKENS - 1))
+    assert [(one.index, one.tokens) for one in output.truncated] == [(1, tiny_encoder.MAX_TOKENS + 1)]
+
+
+def formed(encoder, *inputs: dict[str, Any]) -> list[Any]:
+    """The outputs of calls with options, joined."""
+    given = [EmbedInput(**one) for one in inputs]
+    return embed.fn(given, calls=[call_with() for _ in given], encoder=encoder)
+
+
+def test_calls_with_different_options_share_a_pass(fp32_encoder, monkeypatch):
+    passes = stopping(monkeypatch, fp32_encoder)
+    texts = ["abc", "a longer text", "x"]
+    plain, short, raw, packed = formed(
+        fp32_encoder,
+        {"texts": texts},
+        {"texts": texts, "dimensions": 8},
+        {"texts": texts, "dimensions": 8, "normalize": False},
+        {"texts": texts, "encoding_format": "base64"},
+    )
+    assert passes == [12]
+    for whole, cut, bare, text in zip(plain.vectors, short.vectors, raw.vectors, packed.vectors, strict=True):
+        assert (len(whole), len(cut), len(bare)) == (tiny_encoder.DIMENSIONS, 8, 8)
+        assert bare == pytest.approx(whole[:8], abs=1e-6)
+        assert length(bare) < 0.99
+        assert cut == pytest.approx([x / length(bare) for x in bare], abs=1e-6)
+        numbers = struct.unpack(f"<{tiny_encoder.DIMENSIONS}f", base64.b64decode(text))
+        assert list(numbers) == pytest.approx(whole, abs=1e-6)
+
+
+def test_without_normalize_vectors_are_as_the_model_gives_them(fp32_encoder):
+    bare = copy.deepcopy(fp32_encoder.library)
+    del bare[-1]  # which makes unit lengths
+    encoder = Encoder(bare)
+    (output,) = formed(encoder, {"texts": ["abc", "a longer text"], "normalize": False})
+    theirs = bare.encode(["abc", "a longer text"]).tolist()
+    for ours, of_library in zip(output.vectors, theirs, strict=True):
+        assert ours == pytest.approx(of_library, abs=1e-5)
+    assert abs(length(output.vectors[0]) - 1) > 0.1
+
+
+def test_more_dimensions_than_the_model_has_are_refused_and_others_go_on(encoder):
+    whole, refused, other = formed(
+        encoder,
+        {"texts": ["abc"], "dimensions": tiny_encoder.DIMENSIONS},
+        {"texts": ["abc"], "dimensions": tiny_encoder.DIMENSIONS + 1},
+        {"texts": ["x"]},
+    )
+    assert len(whole.vectors[0]) == len(other.vectors[0]) == tiny_encoder.DIMENSIONS
+    assert isinstance(refused, InvalidInput)
+    assert refused.path == "/dimensions"
+    assert refused.message.startswith("33 dimensions are asked for, and the vectors of ")
+    assert refused.message.endswith(" have 32")
+    assert [type(one) for one in formed(encoder, {"texts": ["abc"], "dimensions": 99})] == [InvalidInput]
+
+
+def test_outputs_of_both_forms_are_written(encoder):
+    floats, packed = formed(encoder, {"texts": ["abc"]}, {"texts": ["abc"], "encoding_format": "base64"})
+    written = [json.loads(embed.encode(one)) for one in (floats, packed)]
+    assert [type(one["vectors"][0]) for one in written] == [list, str]
+    assert written[0]["truncated"] == []
+    assert written[0]["model"].endswith("encoder")
+
+
+def roberta(folder, dense: bool) -> Any:
+    """An encoder of another family, that adds a layer after pooling and keeps lengths as they are."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+    from transformers import RobertaConfig, RobertaModel
+
+    tokenizer = tiny_encoder._tokenizer()
+    config = RobertaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=50,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        RobertaModel(config).eval().save_pretrained(folder / "roberta")
+        tokenizer.save_pretrained(folder / "roberta")
+        modules = [Transformer(str(folder / "roberta"), max_seq_length=40), Pooling(32)]
+        if dense:
+            modules.append(Dense(32, 12))
+        SentenceTransformer(modules=modules, device="cpu").save(str(folder / "encoder"))
+    return folder / "encoder"
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_an_encoder_of_another_family_gives_what_its_library_gives(tmp_path, monkeypatch, dense):
+    monkeypatch.setenv("HEADRACE_EMBED_MODEL", str(roberta(tmp_path, dense)))
+    monkeypatch.setattr("functions.embed.native_dtype", lambda _: torch.float32)
+    loaded = minilm.load(Device())
+    texts = ["abc", "a longer text with words", "x" * 60]
+    (output,) = formed(loaded, {"texts": texts, "normalize": False})
+    theirs = loaded.library.encode(texts).tolist()
+    for ours, of_library in zip(output.vectors, theirs, strict=True):
+        assert ours == pytest.approx(of_library, abs=1e-5)
+    assert loaded.dimensions == (12 if dense else 32)
+    assert [(one.index, one.tokens, one.read) for one in output.truncated] == [(2, 62, 40)]
+
+
+def test_an_encoder_without_a_network_works(tmp_path, monkeypatch):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    words = StaticEmbedding(tiny_encoder._tokenizer().backend_tokenizer, embedding_dim=16)
+    SentenceTransformer(modules=[words], device="cpu").save(str(tmp_path / "static"))
+    monkeypatch.setenv("HEADRACE_EMBED_MODEL", str(tmp_path / "static"))
+    monkeypatch.setattr("functions.embed.native_dtype", lambda _: torch.float32)
+    loaded = minilm.load(Device())
+    texts = ["abc", "a longer text " * 50]
+    (output,) = formed(loaded, {"texts": texts, "normalize": False})
+    for ours, of_library in zip(output.vectors, loaded.library.encode(texts).tolist(), strict=True):
+        assert ours == pytest.approx(of_library, abs=1e-5)
+    assert output.truncated == []
+
+
+def test_what_an_encoder_wants_before_each_text_is_there(fp32_encoder):
+    library = copy.deepcopy(fp32_encoder.library)
+    library.prompts, library.default_prompt_name = {"query": "query: "}, "query"
+    ours = embedded(Encoder(library), "abc").vectors[0]
+    assert ours == pytest.approx(library.encode(["abc"], normalize_embeddings=True)[0].tolist(), abs=1e-5)
+    assert ours == pytest.approx(embedded(fp32_encoder, "query: abc").vectors[0], abs=1e-6)
+    assert similarity(ours, embedded(fp32_encoder, "abc").vectors[0]) < 0.9999
 
 
 def test_passes_group_neighbours_and_stay_within_the_limit():
     tokens = [[0] * n for n in (9, 1, 5, 2, 30, 1, 8)]
-    passes = list(_passes(tokens, limit=18))
-    assert passes == [[1, 5, 3], [2, 6], [0], [4]]
-    assert sorted(index for group in passes for index in group) == list(range(len(tokens)))
+    found = list(passes(tokens, limit=18))
+    assert found == [[1, 5, 3], [2, 6], [0], [4]]
+    assert sorted(index for group in found for index in group) == list(range(len(tokens)))
 
 
 def test_joined_calls_get_what_each_gets_alone(fp32_encoder):
@@ -150,16 +322,16 @@ def test_joined_calls_get_what_each_gets_alone(fp32_encoder):
 def stopping(monkeypatch, encoder, *calls: Call) -> list[int]:
     """Have these calls stopped after the first pass; returns the list of how many texts each pass has."""
     passes: list[int] = []
-    embed_tokens = Encoder.embed
+    vectors = Encoder.vectors
 
     def one_pass(encoder, tokens):
         passes.append(len(tokens))
         for call in calls:
             call.stop()
-        return embed_tokens(encoder, tokens)
+        return vectors(encoder, tokens)
 
-    monkeypatch.setattr(Encoder, "embed", one_pass)
-    monkeypatch.setitem(_TOKENS_PER_PASS, encoder.device.type, 2048)
+    monkeypatch.setattr(Encoder, "vectors", one_pass)
+    monkeypatch.setitem(TOKENS_PER_PASS, encoder.device.type, 2048)
     return passes
 
 

@@ -180,6 +180,9 @@ def test_on_another_device_texts_are_padded(library):
         def __getitem__(self, index):
             return library[index]
 
+        def __getattr__(self, name):
+            return getattr(library, name)
+
     assert Encoder(Elsewhere())._in_one_row is None  # type: ignore[arg-type]
 
 
