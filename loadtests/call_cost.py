@@ -117,6 +117,8 @@ def site(port: int, functions: str = "echo", **settings: str) -> Generator[tuple
         environment = {
             **inherited,
             "HEADRACE_HOME": f"{folder}/home",
+            # Of the checkout: a model is converted for the first benchmark that wants it, not for each.
+            "HEADRACE_MODEL_CACHE": str(Path(__file__).parents[1] / ".headrace" / "models"),
             "HEADRACE_PORT": str(port),
             "HEADRACE_FUNCTIONS": functions,
             **settings,
