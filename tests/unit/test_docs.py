@@ -120,7 +120,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_paths_in_documents_exist() -> None:
     named = re.compile(
-        r"`((?:platform|gpu_runner|functions|sql|templates|loadtests|deploy|tests|docs|\.ci)/[\w./@-]*)`"
+        r"`((?:platform|gpu_runner|functions|examples|sql|templates|loadtests|deploy|tests|docs|\.ci)/[\w./@-]*)`"
     )
     for page in PAGES:
         for path in named.findall(page.read_text()):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("platform", "gpu_runner", "functions", "loadtests", "sql", "tests", ".ci")
+CODE = ("platform", "gpu_runner", "functions", "examples", "loadtests", "sql", "tests", ".ci")
 HEAVY = {"torch", "transformers", "sentence_transformers", "numpy"}
 LONGEST = 400
 WIDEST = 110
