@@ -7,20 +7,44 @@ variable-length kernels for GPUs are fed; on a CPU it is worth a fifth of a pass
 
 Between two products, which are what the time should go into, there is as little as can be: queries, keys and
 values are one product, and are put side by side and apart by head in two steps.
+
+Where products are in bf16, what passes from layer to layer is in fp32 all the same, and so are its sums and
+normalisations. Rounded at both of a layer, they were much of what vectors were off by, most in texts of one
+word; it costs a hundredth of a pass (docs/performance.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from functions._prepacked import product, product_and_sum
+from functions._prepacked import product
 
 if TYPE_CHECKING:
     import torch
 
 # Up to this many tokens a text, attention's small products are faster in fp32 than in bf16 on a CPU.
 _FP32_TOKENS: Final = 32
+
+
+@contextmanager
+def norms_in_fp32() -> Generator[None]:
+    """Within, BERT is loaded with its normalisations in fp32, whatever type is asked for: on a CPU only.
+
+    They are one weight in two thousand, and two thirds of what rounding weights to bf16 costs the vectors.
+    A GPU's kernels want them in the type of the rest.
+    """
+    from transformers.models.bert.modeling_bert import BertModel
+
+    model = cast("Any", BertModel)
+    before = model._keep_in_fp32_modules_strict  # noqa: SLF001 - meant for those who write models
+    model._keep_in_fp32_modules_strict = ["LayerNorm"]  # noqa: SLF001 - likewise
+    try:
+        yield
+    finally:
+        model._keep_in_fp32_modules_strict = before  # noqa: SLF001 - likewise
 
 
 def is_bert(transformer: object) -> bool:
@@ -127,9 +151,10 @@ class Bert:
         ids = texts.ids[None]
         types, positions = torch.zeros_like(ids), texts.positions[None]
         row = self._embeddings(input_ids=ids, token_type_ids=types, position_ids=positions)[0]
+        dtype = row.dtype
         for layer in self.layers:
             row = layer(row, texts)
-        return row
+        return row.to(dtype)
 
 
 class _Layer:
@@ -141,17 +166,18 @@ class _Layer:
         self._heads: int = attention.self.num_attention_heads
         self._scaling: float = attention.self.scaling
         self._queries_keys_values = product(query, key, value)
-        self._output = product_and_sum(output)
-        self._norm = attention.output.LayerNorm
+        self._output = product(output)
+        self._norm = _norm(attention.output.LayerNorm)
         self._widen = product(widen, after=layer.intermediate.intermediate_act_fn)
-        self._narrow = product_and_sum(narrow)
-        self._last_norm = layer.output.LayerNorm
+        self._narrow = product(narrow)
+        self._last_norm = _norm(layer.output.LayerNorm)
+        self._dtype: torch.dtype = query.weight.dtype
 
     def __call__(self, row: torch.Tensor, texts: Texts) -> torch.Tensor:
-        """From (tokens, width) to the same."""
-        found = self._attention(self._queries_keys_values(row), texts)
-        row = self._norm(self._output(found, row))
-        return self._last_norm(self._narrow(self._widen(row), row))
+        """From (tokens, width) to the same, in fp32; products are in the weights' type."""
+        found = self._attention(self._queries_keys_values(row.to(self._dtype)), texts)
+        row = self._norm(self._output(found).float().add_(row))
+        return self._last_norm(self._narrow(self._widen(row.to(self._dtype))).float().add_(row))
 
     def _attention(self, row: torch.Tensor, texts: Texts) -> torch.Tensor:
         """Scaled dot-product attention within each text (Vaswani et al., 2017), as two batched products.
@@ -172,3 +198,11 @@ class _Layer:
         scores = torch.baddbmm(unread, queries, keys.transpose(1, 2), alpha=self._scaling)
         found = torch.bmm(scores.softmax(-1), values).view(count, heads, longest, -1).transpose(1, 2)
         return texts.in_one_row(found.to(row.dtype, memory_format=torch.contiguous_format).contiguous())
+
+
+def _norm(layer: torch.nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The layer, of rows in fp32."""
+    import torch
+
+    weight, bias, epsilon = layer.weight.detach().float(), layer.bias.detach().float(), layer.eps
+    return lambda rows: torch.nn.functional.layer_norm(rows, weight.shape, weight, bias, epsilon)

@@ -4,7 +4,8 @@
 
 Each function's part is a module of its own beside this one, whose `measure` returns lines of Markdown.
 Without names all are measured that are there; with some, the page keeps what it has of the others. The texts
-and their marks are in tests/quality: our own, and written before anything was measured. Half are held out.
+and their marks are in tests/quality: our own, and written before anything was measured,
+as a rule. Half are held out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _HEAD: Final = """\
 # How good the built-in functions are
 
 Written by `make bench-quality`, on texts and marks in `tests/quality`: our own, and written before anything
-was measured. *Held out*: the half of them that nobody looked at while choosing how a function works.
+was measured, but for the short texts of `embed`, which its way of rounding was chosen with. *Held out*: the
+half of them that nobody looked at while choosing how a function works.
 """
 
 

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import copy
 import math
-from types import SimpleNamespace
 
 import pytest
 from harness import tiny_encoder
 
-from functions import _bert, _prepacked
+from functions import _bert
 from functions._bert import _FP32_TOKENS
 from functions._encoder import Encoder
-from functions._prepacked import product, product_and_sum
 from functions.embed import minilm
 from headrace import Device
 
@@ -104,6 +102,37 @@ def test_the_library_s_own_encoder_is_not_changed(library, dtype):
     assert (library.encode(texts) == vectors).all()
     assert library.state_dict().keys() == weights.keys()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in library.state_dict().items())
+
+
+@in_bf16
+def test_what_passes_between_layers_is_in_fp32_also_where_products_are_not(library):
+    bert = Encoder(copy.deepcopy(library).bfloat16())._in_one_row
+    passed = []
+    last = bert.layers[-1]
+    bert.layers[-1] = lambda row, texts: passed.append(row) or last(row, texts)
+    with torch.inference_mode():
+        made = bert(_bert.Texts.of([[2, 4, 3], [2, 5, 6, 3]]))
+    (row,) = passed
+    assert (row.dtype, made.dtype) == (torch.float32, torch.bfloat16)
+    assert not torch.equal(row, row.bfloat16().float())
+
+
+def test_normalisations_stay_in_fp32_while_that_is_asked_for(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    folder = str(tiny_encoder.build(tmp_path))
+
+    def loaded() -> dict[str, torch.dtype]:
+        model = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.bfloat16})
+        return {name: parameter.dtype for name, parameter in model.named_parameters()}
+
+    with _bert.norms_in_fp32():
+        kept = loaded()
+    assert {name for name, dtype in kept.items() if dtype == torch.float32} == {
+        name for name in kept if "LayerNorm" in name
+    }
+    assert len(kept) > sum("LayerNorm" in name for name in kept) > 0
+    assert set(loaded().values()) == {torch.bfloat16}
 
 
 TEXTS = ["", "abc", "a" * 30, "abc " * 40, "[CLS] [PAD] x", "\n\t", "über 漢字", *(["abc d"] * 30)]
@@ -227,47 +256,6 @@ def test_weights_laid_out_once_give_what_plain_ones_give(library, monkeypatch):
         assert min(similarities(plain.embed(tokens), ours)) >= 0.9999
 
 
-def layers_of(number: int, dtype) -> list:
-    """So many layers, from 24 numbers to 40."""
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        return [torch.nn.Linear(24, 40).to(dtype) for _ in range(number)]
-
-
-def rows_of(width: int, dtype):
-    return torch.randn(7, width, generator=torch.Generator().manual_seed(3)).to(dtype)
-
-
-DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=in_bf16)]
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("after", ["nothing", "gelu", "gelu_new", "relu"])
-def test_a_product_is_what_the_layers_make_side_by_side(dtype, number, after):
-    from transformers.activations import ACT2FN
-
-    activation = None if after == "nothing" else ACT2FN[after]
-    layers, rows = layers_of(number, dtype), rows_of(24, dtype)
-    with torch.inference_mode():
-        ours = product(*layers, after=activation)(rows)
-        theirs = torch.cat([layer.float()(rows.float()) for layer in layers], 1)
-        theirs = theirs if activation is None else activation(theirs)
-    assert ours.dtype == dtype
-    assert (ours.float() - theirs).abs().max() <= (1e-6 if dtype == torch.float32 else 0.01)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_sum_is_the_product_and_the_others(dtype):
-    (layer,), rows, others = layers_of(1, dtype), rows_of(24, dtype), rows_of(40, dtype)
-    before = others.clone()
-    with torch.inference_mode():
-        ours = product_and_sum(layer)(rows, others)
-        theirs = layer.float()(rows.float()) + others.float()
-    assert (ours.float() - theirs).abs().max() <= (1e-6 if dtype == torch.float32 else 0.02)
-    assert torch.equal(others, before)
-
-
 def test_weights_in_fp32_are_the_library_s_own(library):
     """What isn't copied changes with them."""
     library = copy.deepcopy(library)
@@ -279,82 +267,6 @@ def test_weights_in_fp32_are_the_library_s_own(library):
             part.weight.data.zero_()
     assert encoder.embed(tokens) != before
     assert encoder.embed(tokens) == Encoder(library).embed(tokens)
-
-
-@pytest.mark.parametrize(
-    "lacking", ["_linear_pointwise", "binary", "_reorder_linear_weight", "all of oneDNN"]
-)
-def test_plain_weights_are_used_where_torch_lacks_the_operators(monkeypatch, lacking):
-    (layer,), rows, others = (
-        layers_of(1, torch.bfloat16),
-        rows_of(24, torch.bfloat16),
-        rows_of(40, torch.bfloat16),
-    )
-    names = {"_linear_pointwise", "_reorder_linear_weight"} - {lacking}
-    there = SimpleNamespace(**{name: SimpleNamespace(binary=None) for name in names})
-    if lacking == "binary":
-        there._linear_pointwise = SimpleNamespace()
-    monkeypatch.setattr(torch.ops, "mkldnn", there)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: lacking != "all of oneDNN")
-    with torch.inference_mode():
-        made = layer(rows)
-        assert torch.equal(product(layer)(rows), made)
-        assert torch.equal(product_and_sum(layer)(rows, others), made + others)
-
-
-def takes_nothing(*_):
-    raise TypeError("another signature")
-
-
-def makes_something_else(rows, _, bias, *__):
-    return rows.new_zeros(len(rows), len(bias))
-
-
-def makes_something_longer(rows, _, bias, *__):
-    return rows.new_zeros(len(rows), len(bias) + 1)
-
-
-@in_bf16
-@pytest.mark.parametrize("multiply", [takes_nothing, makes_something_else, makes_something_longer])
-@pytest.mark.parametrize("when", ["laid out", "multiplied"])
-def test_plain_weights_are_used_where_operators_are_not_as_expected(monkeypatch, caplog, multiply, when):
-    _prepacked._tell.cache_clear()
-    (layer,), rows, others = (
-        layers_of(1, torch.bfloat16),
-        rows_of(24, torch.bfloat16),
-        rows_of(40, torch.bfloat16),
-    )
-
-    class Operator:
-        def __call__(self, *given):
-            return multiply(*given)
-
-        def binary(self, rows, others, *_):
-            return multiply(rows, None, others[0])
-
-    there = SimpleNamespace(
-        _linear_pointwise=Operator(),
-        _reorder_linear_weight=takes_nothing if when == "laid out" else lambda weight, _: weight,
-    )
-    monkeypatch.setattr(torch.ops, "mkldnn", there)
-    with torch.inference_mode():
-        made = layer(rows)
-        assert torch.equal(product(layer)(rows), made)
-        assert torch.equal(product_and_sum(layer)(rows, others), made + others)
-    assert "weights stay as they are" in caplog.text
-
-
-@in_bf16
-def test_operators_that_are_as_expected_are_used(caplog):
-    _prepacked._tell.cache_clear()
-    layers = layers_of(2, torch.bfloat16)
-    laid_out, summed = product(*layers), product_and_sum(layers[0])
-    for layer in layers:
-        layer.weight.data.zero_()
-    with torch.inference_mode():
-        assert laid_out(rows_of(24, torch.bfloat16)).abs().max() > 1
-        assert summed(rows_of(24, torch.bfloat16), rows_of(40, torch.bfloat16).zero_()).abs().max() > 1
-    assert not caplog.records
 
 
 @pytest.mark.real_models
