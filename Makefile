@@ -9,9 +9,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up dev demo load test test-full lint format schema clean \
-	bench bench-batching bench-bloat bench-dev bench-executors bench-fairness bench-generation bench-goodput \
-	bench-handover bench-items bench-jobs bench-ledger bench-limits bench-models bench-ordinary bench-places \
-	bench-prediction bench-quality bench-restart
+	bench bench-batching bench-bloat bench-builtins bench-dev bench-executors bench-fairness bench-generation \
+	bench-goodput bench-handover bench-items bench-jobs bench-ledger bench-limits bench-models bench-ordinary \
+	bench-places bench-prediction bench-quality bench-restart
 .NOTPARALLEL:
 
 help: ## list the commands
@@ -84,6 +84,9 @@ bench-models: $(READY) ## wear an executor for half an hour with two models of w
 
 bench-batching: $(READY) ## measure what joining calls of `embed` gains, beside its library alone (3 minutes)
 	@$(BIN)/python loadtests/batching.py $(ARGS)
+
+bench-builtins: $(READY) ## measure each built-in function over HTTP beside its bare library (6 minutes); one: ARGS="--only embed"
+	@$(BIN)/python loadtests/built_ins.py $(ARGS)
 
 bench-quality: $(READY) ## measure how good the built-in functions are, and write docs/quality.md; only some: ARGS="embed"
 	@$(BIN)/python loadtests/quality $(ARGS)

