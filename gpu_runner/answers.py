@@ -7,7 +7,7 @@ import time
 
 from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
-from gpu_runner.frames import Done, Failed
+from gpu_runner.frames import LONGEST_BUSY_S, Done, Failed
 from gpu_runner.service_times import ServiceTime
 from headrace.link.frames import Error, Lost, Result
 
@@ -49,6 +49,7 @@ def answer_of(
         ended.retryable,
         ended.errors,
         load,
+        min(ended.retry_after_s, LONGEST_BUSY_S),
     )
     return error, category
 

@@ -246,6 +246,9 @@ ToExecutor = Run | RunBatch | Stop | Interrupt | Credit | Load | Unload | Invoke
 AboutModels = Loading | Loaded | LoadFailed | Unloaded
 FromExecutor = Ready | Done | Failed | BatchEnded | Reported | Streamed | AboutModels | Invoke | Uninvoke
 
+LONGEST_BUSY_S: Final = 3600.0
+"""What is said to be busy for longer is asked again after that."""
+
 CREDIT_BYTES: Final = 64 * 2**10
 """An item takes one credit for each part of it of that size, and one at least."""
 

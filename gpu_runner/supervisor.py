@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from gpu_runner.batching.joining import Joining
 from gpu_runner.batching.splitting import Splitting
@@ -20,6 +20,7 @@ from gpu_runner.children.executors import ExecutorProcess
 from gpu_runner.endings import Endings
 from gpu_runner.enforcement import TICK_S, enforce, patience_s
 from gpu_runner.frames import (
+    LONGEST_BUSY_S,
     BatchEnded,
     Credit,
     Done,
@@ -48,8 +49,6 @@ from headrace.link.frames import Call, Handed, Handover, Pong, Service
 from headrace.sdk import Function
 
 log = logging.getLogger(__name__)
-
-_LONGEST_BUSY_S: Final = 3600.0
 
 
 class Supervisor:
@@ -282,7 +281,7 @@ class Supervisor:
         call = self._running(executor, failed.job_id)
         if call is None:
             return
-        name, seconds = call.frame.function, min(failed.retry_after_s, _LONGEST_BUSY_S)
+        name, seconds = call.frame.function, min(failed.retry_after_s, LONGEST_BUSY_S)
         if seconds <= self._books.busy_s(name):
             return
         log.info("function %s takes nothing for %.1f s, as what it needs is busy", name, seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal
 
 from headrace.ledger.execution import Claimed, Kind, Outcome
@@ -41,6 +42,7 @@ def _failed(claimed: Claimed, error: Error, ended_by: EndedBy) -> Outcome:
         category="attempts-exhausted" if error.retryable else error.category,
         message=error.message,
         errors=error.errors,
+        not_before=time.monotonic() + error.retry_after_s if error.retry_after_s > 0 else 0.0,
     )
 
 
@@ -83,6 +85,7 @@ def _outcome(
     category: str = "",
     message: str = "",
     errors: tuple[tuple[str, str], ...] = (),
+    not_before: float = 0.0,
 ) -> Outcome:
     return Outcome(
         job_id=claimed.job_id,
@@ -94,4 +97,5 @@ def _outcome(
         message=message,
         errors=errors,
         execution_s=execution_ms / 1000,
+        not_before=not_before,
     )

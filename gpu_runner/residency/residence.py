@@ -23,6 +23,7 @@ from gpu_runner.residency.preload import Preload, choose_preload
 from gpu_runner.residency.reasons import Reasons
 from gpu_runner.residency.standing import MemoryStanding, ModelStanding, standing_of
 from gpu_runner.residency.verdicts import Verdicts
+from gpu_runner.residency.waking import Waking
 from gpu_runner.residency.wants import Asked, Waiting, wants_of
 from gpu_runner.residency.watch import Watch
 from gpu_runner.slots import MAIN
@@ -82,8 +83,7 @@ class Residence:
         self._watch = Watch(self.book, load_timeout)
         self._is_wanted = self._is_over = False
         self._is_due_soon = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = math.inf
+        self._waking = Waking(self.look)
 
     # ------------------------------------------------------------------ what calls do
 
@@ -103,7 +103,7 @@ class Residence:
             self.book.ended(place, models, now)
             if self._is_wanted or self._asked.to_go or self._is_over:
                 self.look_soon()
-            elif max(self.book.next_expiry(place), now + _TICK_S) < self._wakes_at:
+            elif max(self.book.next_expiry(place), now + _TICK_S) < self._waking.at:
                 self._arm()
 
     def waits(self, function: str) -> None:
@@ -377,8 +377,6 @@ class Residence:
 
     def _arm(self, *, gentle: bool = False) -> None:
         """Look again when something may have come of time alone."""
-        if self._timer is not None:
-            self._timer.cancel()
         now = time.monotonic()
         kept = self._plan.kept
         at = min((self.book.next_expiry(place, kept) for place in self.book.places), default=math.inf)
@@ -387,14 +385,7 @@ class Residence:
             at = now + _TICK_S
         elif self._is_wanted:
             at = max(at, now + _GENTLE_TICK_S)
-        self._timer, self._wakes_at = None, at
-        if at < math.inf:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(at - now, 0.001), self._timed)
-
-    def _timed(self) -> None:
-        self._timer, self._wakes_at = None, math.inf
-        self.look()
+        self._waking.set(at)
 
     def _place(self, executor: ExecutorProcess) -> Place:
         places = self.book.places

@@ -55,7 +55,8 @@ class TransientError(FunctionError):
     Args:
         message: for the log.
         retry_after: seconds, up to an hour, for which it would fail again, as what it needs is busy. Until
-            then the runner takes no call of the function.
+            then the runner takes no call of the function, and this one doesn't start again if it is a job;
+            a direct call that has no start left is answered 503, with when to come back.
     """
 
     def __init__(self, *message: object, retry_after: float | None = None) -> None:

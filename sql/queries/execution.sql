@@ -28,8 +28,8 @@ SELECT progress_v1(
 
 -- name: finish
 SELECT job_id::text, state
-FROM finish_v1(
+FROM finish_v2(
     %(session_id)s::uuid, %(ids)s::uuid[], %(tokens)s::uuid[], %(attempts)s::integer[], %(kinds)s::text[],
     %(outputs)b::bytea[], %(categories)s::text[], %(messages)s::text[], %(errors)s::text[]::jsonb[],
-    %(execution_s)s::double precision[], %(result_ttl_s)s
+    %(execution_s)s::double precision[], %(waits_s)s::double precision[], %(result_ttl_s)s
 );

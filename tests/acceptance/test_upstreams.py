@@ -131,6 +131,18 @@ def test_a_busy_server_is_left_alone_and_callers_are_told_when_to_come_back(serv
     assert served.site.call("pieces", {"prompt": "one"}).status_code == 200  # others go on
 
 
+def test_a_call_without_another_start_is_told_when_to_come_back(served: Served) -> None:
+    served.remote.answers.append((429, {"Retry-After": "2"}, ""))
+    began = time.monotonic()
+    refused = served.site.call("once", {"prompt": "one"})
+    assert problem(refused, 503, "upstream-busy")["attempt"] == 1
+    assert 2 - (time.monotonic() - began) <= int(refused.headers["Retry-After"]) <= 2
+    # Who comes then is answered, without a second refusal.
+    time.sleep(int(refused.headers["Retry-After"]))
+    assert served.site.call("once", {"prompt": "one two"}).json() == {"text": "one two"}
+    assert len(served.remote.requests) == 2
+
+
 def test_a_job_waits_until_the_server_takes_it(served: Served) -> None:
     served.remote.answers.append((503, {"Retry-After": "2"}, ""))
     job = served.site.call("whole", {"prompt": "one two"}, Prefer="respond-async").json()

@@ -60,7 +60,7 @@ def test_an_outcome_whose_record_was_never_answered_stands(
 ) -> None:
     ids = [served.submit("witnessed", seen.input(1, number)) for number in range(3)]
     eventually(lambda: seen.started(3), "all of them run")
-    to_runner.hold_answers(to="finish_v1")
+    to_runner.hold_answers(to="finish_v2")
     eventually(lambda: states(served, "running") < 3, "it records")
     to_runner.cut()
     to_runner.restore()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
-from harness.ledger import LANE, elapse, make_owner, opened, state
+from harness.ledger import LANE, Runner, elapse, make_owner, opened, state, submit_one
 from harness.postgres import query
 
 from headrace import owners
@@ -59,6 +60,35 @@ def test_keys_without_scopes_may_call_and_read(empty_database_url: str, before_s
             assert [key.scopes for key in await list_keys(database)] == [["call", "read"]] * 2
             (ada,) = await owners.list_owners(database)
             assert (ada.name, ada.keys, ada.outstanding) == ("ada", 1, 0)
+
+    asyncio.run(scenario())
+
+
+FINISH_AS_THEN = (
+    "SELECT state FROM finish_v1(p_session_id => %s::uuid, p_ids => ARRAY[%s::uuid],"
+    " p_tokens => ARRAY[%s::uuid], p_attempts => ARRAY[%s], p_kinds => ARRAY['retry'],"
+    " p_outputs => ARRAY[NULL::bytea], p_categories => ARRAY['attempts-exhausted'],"
+    " p_messages => ARRAY['No.'], p_errors => ARRAY[NULL::jsonb], p_execution_s => ARRAY[0.5],"
+    " p_result_ttl_s => 60)"
+)
+
+
+def test_runners_of_the_last_release_end_starts_as_they_did(database_url: str) -> None:
+    """They don't know how to say when the next one may come, and a new runner goes on with their jobs."""
+
+    async def scenario() -> None:
+        async with opened(database_url) as database:
+            old, new = Runner(database), Runner(database)
+            await submit_one(database, await make_owner(database), attempts=3)
+            job = await old.claim_one()
+            told = (old.session_id, job.job_id, job.token, job.attempt)
+            assert query(database_url, FINISH_AS_THEN, *told) == [("queued",)]
+            await elapse(database, 1)
+            again = await new.claim_one()
+            assert (again.job_id, again.attempt) == (job.job_id, 2)
+            assert await new.end(again, "retry", not_before=time.monotonic() + 30) == "queued"
+            await elapse(database, 33)
+            assert (await old.claim_one()).attempt == 3
 
     asyncio.run(scenario())
 

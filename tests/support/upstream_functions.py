@@ -14,6 +14,7 @@ SOFT_S = 0.5
 
 server = Upstream(os.environ["UPSTREAM_URL"], model="m", patience=0.1)
 other = Upstream(os.environ["UPSTREAM_URL"], model="m", patience=0.1)
+third = Upstream(os.environ["UPSTREAM_URL"], model="m", patience=0.1)
 
 
 class Ask(BaseModel):
@@ -40,6 +41,11 @@ async def whole(input: Ask, *, call: Call) -> Answer:
 @function(concurrency=16, budget=Budget(sync=2, queue=60, soft=50, hard=60))
 async def throttled(input: Ask, *, call: Call) -> Answer:
     return Answer(text=(await other.chat(call, said(input))).text)
+
+
+@function(concurrency=16, budget=Budget(sync=2, queue=60, soft=50, hard=60), attempts=1)
+async def once(input: Ask, *, call: Call) -> Answer:
+    return Answer(text=(await third.chat(call, said(input))).text)
 
 
 @function(concurrency=16, budget=Budget(sync=20, soft=50, hard=60), collect=joined)

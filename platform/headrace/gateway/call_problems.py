@@ -80,6 +80,9 @@ def failed(error: Error, asked: Asked) -> Problem:
     if error.category == "invalid-input":
         errors = [{"path": path, "message": message} for path, message in error.errors]
         return Problem("invalid-input", error.message, errors=errors)
+    if error.retryable and error.retry_after_s > 0:
+        headers = {"Retry-After": str(retry_after(error.retry_after_s))}
+        return Problem("upstream-busy", headers=headers, attempt=asked.attempt)
     if error.retryable:
         return Problem("attempts-exhausted", error.message, attempt=asked.attempt)
     code = error.category if error.category in KINDS else "function-failed"
@@ -107,7 +110,10 @@ def no_room(asked: Asked, back_s: float) -> Problem:
         case "full":
             return Problem("busy", headers=headers)
         case "cold":
-            return Problem("busy", "The function's process is starting.", headers=headers)
+            # Also in words: a stream that has begun gets no headers any more.
+            when = headers["Retry-After"]
+            detail = f"The function's process is starting, or loads its models: try again in {when} s."
+            return Problem("busy", detail, headers=headers)
         case "degraded":
             return degraded(asked, seconds)
         case _:

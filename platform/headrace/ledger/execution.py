@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -89,6 +90,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         message: fit for the public.
         errors: (JSON Pointer, message) pairs.
         execution_s: how long it ran.
+        not_before: of `retry`, the instant of this process' `time.monotonic()` before which another start
+            would come to nothing, too; 0: none is known.
     """
 
     job_id: str
@@ -100,6 +103,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     errors: tuple[tuple[str, str], ...] = ()
     execution_s: float = 0.0
+    not_before: float = 0.0
 
 
 class Report(NamedTuple):
@@ -217,6 +221,7 @@ async def finish(
     Returns:
         The state that each job has now. One that is missing isn't the runner's any more: discard it.
     """
+    now = time.monotonic()
     rows = await database.fetch(
         _SQL["finish"],
         {
@@ -230,6 +235,7 @@ async def finish(
             "messages": [_text(outcome.message) for outcome in outcomes],
             "errors": [_errors(outcome) for outcome in outcomes],
             "execution_s": [outcome.execution_s for outcome in outcomes],
+            "waits_s": [max(0.0, outcome.not_before - now) for outcome in outcomes],
             "result_ttl_s": result_ttl_s,
         },
         within=within(sum(len(outcome.output or b"") for outcome in outcomes)),

@@ -161,6 +161,7 @@ class Error(_Frame, tag="ERROR"):
     """Runner: the call failed. `category` is a problem code; `message` is fit for the public.
 
     `retryable` says that another start may succeed. `errors` are (JSON Pointer, message) pairs.
+    `retry_after_s`: for so long no start would, as what the function needs is busy; 0: nobody says so.
     """
 
     job_id: str
@@ -172,6 +173,7 @@ class Error(_Frame, tag="ERROR"):
     retryable: bool = False
     errors: tuple[tuple[str, str], ...] = ()
     load: int = 0
+    retry_after_s: float = 0.0
 
 
 class Lost(_Frame, tag="LOST"):

@@ -164,7 +164,10 @@ class Upstream:
                             pass
             yield events.end()
         finally:
-            await response.aclose()  # which closes the connection, unless all was read
+            # Closes the connection, unless all was read. A read that was cancelled has closed it already;
+            # where `call.check()` or a reader ends this, it would stay open while anybody keeps the frame, as
+            # the exception's traceback does.
+            await response.aclose()
 
     async def embeddings(self, call: Call, texts: Sequence[str], **options: Any) -> list[list[float]]:
         """A vector for each text, in their order; arguments and errors as of `stream`."""

@@ -127,7 +127,7 @@ def test_an_outcome_whose_confirmation_was_lost_is_sent_again(database_url: str)
     async def scenario(relay: Relay) -> None:
         async with submitter(database_url) as jobs, runner(relay.url, lease=30) as served:
             await jobs.end(await jobs.send("says", words="it is up"))
-            await asyncio.to_thread(relay.hold_answers, "finish_v1")
+            await asyncio.to_thread(relay.hold_answers, "finish_v2")
             job = await jobs.end(await jobs.send("says", words="x"))
             assert job.state == "succeeded"
             await restore(relay)

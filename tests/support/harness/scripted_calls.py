@@ -86,8 +86,12 @@ def result(call: Call | Handover, output: bytes = b"{}") -> Result:
     return Result(call.job_id, output, getattr(call, "attempt", 1), 1.5, 2.5)
 
 
-def error(call: Call, category: str = "function-failed", *, retryable: bool = False) -> Error:
-    return Error(call.job_id, category, "It broke.", call.attempt, 0.0, 1.0, retryable)
+def error(
+    call: Call, category: str = "function-failed", *, retryable: bool = False, retry_after_s: float = 0.0
+) -> Error:
+    return Error(
+        call.job_id, category, "It broke.", call.attempt, 0.0, 1.0, retryable, retry_after_s=retry_after_s
+    )
 
 
 def refused(call: Call, reason: str = "full", seconds: float = 1.0) -> Refused:

@@ -150,6 +150,7 @@ def test_the_reason_of_a_refusal_becomes_a_503(tmp_path: Path, reason: str, code
         async with site(tmp_path, lambda call: refused(call, reason, 4.0)) as here:
             found = await problem(here.caller, asked())
             assert (found.code, found.status, found.headers["Retry-After"]) == (code, 503, seconds)
+            assert (f"try again in {seconds} s" in found.detail) == (reason == "cold")
 
     run(scenario)
 

@@ -66,6 +66,35 @@ def test_a_failure_that_stays_exhausts_its_attempts(tmp_path: Path, attempts: in
     run(scenario)
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_what_was_busy_at_the_last_start_is_told_with_when_it_should_not_be(
+    tmp_path: Path, attempts: int
+) -> None:
+    async def scenario() -> None:
+        def busy(call: Call) -> Error:
+            return error(call, "transient", retryable=True, retry_after_s=29.2)
+
+        async with site(tmp_path, busy) as here:
+            found = await problem(here.caller, asked(attempts=attempts))
+            assert (found.code, found.status, found.extra["attempt"]) == ("upstream-busy", 503, attempts)
+            assert found.headers["Retry-After"] == "30"
+            assert len(here.calls) == attempts
+
+    run(scenario)
+
+
+def test_what_says_for_how_long_may_be_free_at_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        def busy(call: Call) -> Error:
+            return error(call, "transient", retryable=True, retry_after_s=30)
+
+        async with site(tmp_path, in_turn(busy, result)) as here:
+            await here.caller.answer(asked(attempts=2))
+            assert len(here.calls) == 2
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_a_start_that_is_charged_counts(tmp_path: Path, attempts: int) -> None:
     async def scenario() -> None:

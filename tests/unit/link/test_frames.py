@@ -110,7 +110,7 @@ def test_the_wire_names_of_version_1() -> None:
         "RESULT": ("job_id", "output", "attempt", "queue_ms", "exec_ms", "load", "mean_s", "cost_s"),
         "ERROR": (
             *("job_id", "category", "message", "attempt", "queue_ms", "exec_ms"),
-            *("retryable", "errors", "load"),
+            *("retryable", "errors", "load", "retry_after_s"),
         ),
         "LOST": ("job_id", "attempt", "charged", "load", "suspect"),
         "DUPLICATE": ("job_id", "original_id"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from job_bench import JobBench, a_job, job_bench
 
@@ -318,6 +320,12 @@ def test_what_an_answer_says_to_the_ledger(answer: Any, ended_by: Any, kind: str
     assert bool(outcome.message) == (kind != "succeeded")
     assert outcome.execution_s == (0.25 if isinstance(answer, Result | Error) else 0.0)
     assert outcome.errors == ((("/a", "odd"),) if answer is INVALID else ())
+
+
+def test_a_passing_failure_says_before_when_another_start_is_in_vain() -> None:
+    error = msgspec.structs.replace(PASSING, retry_after_s=30.0)
+    assert outcome_of(a_job(), error, "").not_before == pytest.approx(time.monotonic() + 30, abs=5)
+    assert outcome_of(a_job(), PASSING, "").not_before == 0.0
 
 
 def test_a_start_has_one_outcome() -> None:
