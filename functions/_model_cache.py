@@ -86,10 +86,12 @@ def _convert(gguf: Path, folder: Path, tell: Callable[[str], None]) -> None:
     log.info(
         "converting %s (%d MB) into %s, once: this can take a minute", gguf, gguf.stat().st_size >> 20, folder
     )
+    tell("reading the file")  # most of the time: the library says nothing of it
+    bars = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}  # executors have it
     # In a process of its own, since what the conversion leaves in memory would stay as long as the executor.
     with subprocess.Popen(  # noqa: S603 - this interpreter, on a file that the operator named
         [sys.executable, "-c", _CONVERT, str(gguf), str(folder)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"},
+        env={**bars, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

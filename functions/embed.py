@@ -6,10 +6,12 @@ import base64
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt
 
+from functions._bert import norms_in_fp32
 from functions._encoder import Encoder, Reading, numbers, unit
 from functions._hardware import native_dtype
 from functions._model_cache import model_path
@@ -114,12 +116,13 @@ def minilm(device: Device) -> Encoder:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # a runner's standard error is its log
-    library = SentenceTransformer(
-        str(model_path("embed", MODEL_SETTING)),
-        device=str(device),
-        model_kwargs={"dtype": native_dtype(device)},
-        local_files_only=True,
-    )
+    with norms_in_fp32() if device.kind == "cpu" else nullcontext():
+        library = SentenceTransformer(
+            str(model_path("embed", MODEL_SETTING)),
+            device=str(device),
+            model_kwargs={"dtype": native_dtype(device)},
+            local_files_only=True,
+        )
     encoder = Encoder(library, os.environ.get(MODEL_SETTING) or _DEFAULT_NAME)
     encoder.embed(encoder.tokenize(["The first pass is made before anybody waits for it."]))
     log.info(

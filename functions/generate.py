@@ -181,7 +181,7 @@ class Answer(BaseModel):
     usage: Usage
 
 
-@model(keep_alive=600, memory="760MiB")
+@model(keep_alive=600, memory="800MiB")
 def smollm(device: Device) -> LanguageModel:
     """The language model, warm; loaded at its first use, as many sites never ask for it."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # no hub is ever asked, whatever the folder says

@@ -153,6 +153,7 @@ def test_the_converted_model_is_the_one_in_the_file(tmp_path, monkeypatch, caplo
     from transformers import LlamaForCausalLM  # noqa: PLC0415 - it takes seconds
 
     caplog.set_level(logging.INFO)
+    monkeypatch.setenv("TQDM_DISABLE", "1")  # as in executors
     file = tiny_lm.build_gguf(tmp_path / "model")
     monkeypatch.setenv("HEADRACE_GENERATE_MODEL", str(file.parent))
     loaded = smollm.load(Device())
@@ -166,6 +167,8 @@ def test_the_converted_model_is_the_one_in_the_file(tmp_path, monkeypatch, caplo
 
         answer = joined(asyncio.run(items()))
         assert answer.usage.completion_tokens == 4
+        said = [record.getMessage() for record in caplog.records]
+        assert any("%" in one for one in said), "how far the library is, in its own words"
         assert loaded.tokenizer.chat_template == tiny_lm.TEMPLATE
         made = LlamaForCausalLM.from_pretrained(converted(file), dtype=torch.bfloat16).state_dict()
         original = tiny_lm.network(tiny_lm._tokenizer(None)).bfloat16()
