@@ -69,6 +69,11 @@ class Alone:
             if executor.closed_for is call:
                 executor.closed_for = None
 
+    def running(self, executor: ExecutorProcess) -> LocalCall | None:
+        """The call that an executor was closed for, if it runs there by now."""
+        call = executor.closed_for
+        return call if call is not None and executor.calls.get(call.job_id) is call else None
+
     def ended(self, executor: ExecutorProcess) -> bool:
         """Whether the call that an executor was closed for has ended, so that it is open again."""
         call = executor.closed_for
@@ -116,7 +121,14 @@ class Alone:
     def _choose(self, call: LocalCall, slots: Slots) -> ExecutorProcess | None:
         function = call.frame.function
         able = [one for one in self._executors if one.is_ready and function not in one.degraded]
-        able.sort(key=lambda one: (function in one.lacking, one.is_moving, len(one.calls) + len(one.ahead)))
+        able.sort(
+            key=lambda one: (
+                function in one.lacking,
+                one.is_moving,
+                bool(one.resting),  # what rests would be lost with it
+                len(one.calls) + len(one.ahead),
+            )
+        )
         return next((one for one in able if self._may_close(one, slots)), None)
 
 

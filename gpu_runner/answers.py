@@ -55,18 +55,25 @@ def answer_of(
 
 
 def answer_of_lost(
-    call: LocalCall, executor: ExecutorProcess, load: int, *, is_culprit: bool | None = None
+    call: LocalCall,
+    executor: ExecutorProcess,
+    load: int,
+    *,
+    is_culprit: bool | None = None,
+    is_bystander: bool = False,
 ) -> tuple[Error | Lost, str, float]:
     """The answer for a call whose executor has ended under it, its outcome in a word, and how long it ran.
 
-    A crash of unknown cause charges everyone in it; a neighbour's kill charges nobody else; and the end of
-    executors because this process was frozen, or of one for what it loads, says nothing about anyone.
+    A crash of unknown cause charges everyone in it, or what ran alone there, if something did; a neighbour's
+    kill charges nobody else; and the end of executors because this process was frozen, or of one for what it
+    loads, says nothing about anyone.
 
     Args:
         call: what ran in it.
         executor: that was lost.
         load: of the function's slots now.
         is_culprit: whether the process was killed because of it; by default where it was killed for it alone.
+        is_bystander: whether another call ran alone there, beside which this one rested.
     """
     culprit = executor.killed_for
     seconds = time.monotonic() - call.started_at
@@ -81,7 +88,7 @@ def answer_of_lost(
         call.frame.attempt,
     )
     is_nobodys_fault = executor.was_frozen or executor.was_loading
-    is_charged = culprit is None and not is_nobodys_fault
+    is_charged = culprit is None and not (is_nobodys_fault or is_bystander)
     lost = Lost(call.job_id, call.frame.attempt, is_charged, load, suspect=not is_nobodys_fault)
     return lost, "lost", seconds
 

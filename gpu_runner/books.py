@@ -163,7 +163,11 @@ class Books:
         call.caller.answer(Refused(call.job_id, reason, self.load(function), retry_after_s, detail))
 
     def give_back(self, call: LocalCall) -> None:
-        """A job that wasn't started here may start elsewhere."""
+        """A job that wasn't started here may start elsewhere; not before what it needs is busy no more."""
+        busy_s = self.busy_s(call.frame.function)
+        if busy_s > 0:
+            call.caller.answer(Refused(call.job_id, "full", self.load(call.frame.function), busy_s))
+            return
         call.caller.answer(Lost(call.job_id, call.frame.attempt, charged=False, suspect=False))
 
     def give_up(self, call: LocalCall) -> None:

@@ -62,6 +62,7 @@ class LocalCall:
         "interrupt_at",
         "interrupts",
         "is_job",
+        "is_replaced",
         "kill_at",
         "manifest",
         "received_at",
@@ -88,6 +89,8 @@ class LocalCall:
         self.executor: Executor | None = None
         self.announced = False
         self.is_job = False
+        self.is_replaced = False
+        """Whether it was stopped as another start of it may follow, not as nobody wants it any more."""
         self.stopped = False
         self.stopped_at = 0.0
 

@@ -10,6 +10,7 @@ from gpu_runner.able import busy_in
 from gpu_runner.books import Books
 from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
+from gpu_runner.invoking.resting import is_full
 from gpu_runner.lots import Joined
 from gpu_runner.residency.book import Place, State
 from gpu_runner.residency.residence import Residence
@@ -112,7 +113,11 @@ class Figures:
     def _free(self, slots: Slots, able: Iterable[ExecutorProcess]) -> int:
         """Slots that a call could have at once in these executors, were its models loaded there."""
         room = slots.room
-        free = sum(max(0, slots.per_executor - one.busy[room.name]) for one in able if one.closed_for is None)
+        free = sum(
+            max(0, slots.per_executor - one.busy[room.name])
+            for one in able
+            if one.closed_for is None and not is_full(one, room.name)
+        )
         free -= room.kept_from(slots)
         if slots.cap:
             groups = dict.fromkeys(self._books.slots.values())

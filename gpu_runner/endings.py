@@ -53,6 +53,12 @@ class Endings:
     def supersede(self, call: LocalCall) -> None:
         """A gateway sends a direct call again that is here: the loss of its link isn't noticed here yet."""
         if not call.is_job:  # else it isn't that gateway's any more
+            self.replace(call)
+
+    def replace(self, call: LocalCall) -> None:
+        """Stop an earlier start of a call that has come again: what it has called is the next one's."""
+        if not call.stopped:  # else nobody has wanted it
+            call.is_replaced = True
             self.stop(call)
 
     def withdraw(self, call: LocalCall) -> bool:
@@ -103,15 +109,17 @@ class Endings:
     def lost(self, executor: ExecutorProcess) -> None:
         """An executor's process has ended: its slots are free, its calls are settled."""
         books = self._books
+        alone = self._placing.alone.running(executor)
         executor.closed_for = None
         self._take_back(executor)
         for call in list(executor.calls.values()):
+            is_bystander = alone is not None and call is not alone
             if isinstance(call, Lot):
-                self._splitting.lost(call, executor)
+                self._splitting.lost(call, executor, is_bystander=is_bystander)
                 continue
             self._release(call, executor)
             load = books.load_of_slots(call.frame.function)
-            answer, outcome, seconds = answer_of_lost(call, executor, load)
+            answer, outcome, seconds = answer_of_lost(call, executor, load, is_bystander=is_bystander)
             call.caller.answer(answer)
             books.metrics.ended(call.frame.function, outcome, seconds, call.frame.cost)
         books.metrics.restarted()
@@ -169,9 +177,15 @@ class Endings:
         return slots
 
     def caller_lost(self, caller: Caller) -> None:
-        """A gateway is gone: the work that only it waited for is stopped."""
+        """A gateway is gone: the work that only it waited for is stopped.
+
+        Maybe only its link is, and it starts its calls again elsewhere, where that may be done.
+        """
         for call in self._one_by_one(call for call in self._books.calls.values() if call.caller is caller):
-            self.stop(call)
+            if call.manifest.attempts > 1:  # the loss counts; how many did before isn't known here
+                self.replace(call)
+            else:
+                self.stop(call)
 
     def _one_by_one(self, calls: Iterable[LocalCall]) -> Iterator[LocalCall]:
         """Calls to be ended, each if it is here still: the end of one may start others, or end them."""

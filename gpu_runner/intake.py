@@ -124,7 +124,7 @@ class Intake:
         call.expected_s = books.service_times[frame.function].mean
         slots = books.slots[frame.function]
         if older := books.calls.get(frame.job_id):
-            self._endings.stop(older)  # an earlier start, which nobody waits for any more
+            self._endings.replace(older)  # an earlier start, which nobody waits for any more
         is_parked = frame.job_id in books.calls
         is_unable = books.draining or books.is_cold() or frame.function in books.degraded
         is_unable = is_unable or books.busy_s(frame.function) > 0

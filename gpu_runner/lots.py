@@ -141,6 +141,10 @@ class Lot(LocalCall):
         """Whether the end of any of its calls is still waited for."""
         return any(not (call.stopped or call.is_answered) for call in self.calls.values())
 
+    def is_to_blame(self, call: Joined) -> bool:
+        """Whether one of its calls is the reason, where the executor was killed for the lot."""
+        return self.started_with == 1 or call.stopped
+
     def run(self) -> RunBatch:
         """What its executor is told."""
         items = tuple(

@@ -11,7 +11,7 @@ from typing import Protocol
 from gpu_runner.alone import Alone
 from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
-from gpu_runner.invoking.resting import Resting
+from gpu_runner.invoking.resting import Resting, is_full
 from gpu_runner.lots import Lot
 from gpu_runner.slots import MAIN, Slots
 
@@ -80,6 +80,7 @@ class Placing:
                 executor.is_ready
                 and executor.closed_for is None
                 and executor.busy[slots.room.name] < slots.per_executor
+                and not (executor.resting and is_full(executor, slots.room.name))
                 and function not in executor.lacking
                 and function not in executor.degraded
                 and not (executor.is_moving and slots.room.name == MAIN)
@@ -167,6 +168,8 @@ class Placing:
             self._go_on_alone(executor, slots)
         elif slots.turns.contended or not slots.is_plain or (slots.waiting and executor.is_limited):
             self.share_around(slots)
+        elif slots.waiting and executor.resting:
+            self.share_around(slots)  # several may start where none could, as too many rested
         elif slots.waiting and executor.is_ready and executor.busy[slots.room.name] < slots.per_executor:
             # It may have been killed meanwhile, and what has ended may have been resting.
             self.start(slots.pop(), slots, executor)
@@ -305,7 +308,10 @@ class Placing:
         free = sum(
             slots.per_executor - one.busy[room.name]
             for one in self._executors
-            if one.is_ready and one.closed_for is None and not (one.is_moving and room.name == MAIN)
+            if one.is_ready
+            and one.closed_for is None
+            and not (one.is_moving and room.name == MAIN)
+            and not (one.resting and is_full(one, room.name))
         )
         if slots.is_plain:
             return free - slots.turns.reserved

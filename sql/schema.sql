@@ -2355,17 +2355,21 @@ CREATE FUNCTION public.lost_start_v2(p_job public.job, p_kind text, p_category t
 DECLARE
     v_now timestamptz := clock_timestamp();
     v_charged integer := p_job.charged;
+    v_attempts integer := p_job.attempts;
     v_due_at timestamptz;
 BEGIN
     IF p_job.state = 'cancel_requested' THEN
         RETURN conclude_cancelled_v1(p_job, p_actor, p_reason);
     END IF;
-    IF p_kind IN ('displaced', 'returned') AND p_job.attempt - p_job.charged < 3 THEN
+    IF p_kind = 'returned' AND p_wait_s > 0 THEN
+        v_attempts := v_attempts + 1;
+        v_due_at := v_now + make_interval(secs => p_wait_s + backoff_v1(1));
+    ELSIF p_kind IN ('displaced', 'returned') AND p_job.attempt - p_job.charged < 3 THEN
         v_charged := v_charged - 1;
     ELSE
         v_due_at := v_now + make_interval(secs => p_wait_s + backoff_v1(v_charged));
     END IF;
-    IF v_charged >= p_job.attempts THEN
+    IF v_charged >= v_attempts THEN
         RETURN conclude_v1(p_job, 'failed', 'attempts-exhausted',
             CASE WHEN p_job.attempts = 1 THEN 'The one start that the job was allowed'
                 ELSE 'Each of the ' || p_job.attempts || ' starts that the job was allowed' END
@@ -2376,7 +2380,7 @@ BEGIN
         RETURN conclude_v1(p_job, 'failed', 'deadline-exceeded',
             'The deadline left no time for another start.', NULL, p_actor, p_reason);
     END IF;
-    UPDATE job j SET state = 'queued', charged = v_charged, token = NULL,
+    UPDATE job j SET state = 'queued', charged = v_charged, attempts = v_attempts, token = NULL,
         alone = p_kind IN ('lost', 'displaced') OR j.alone AND p_kind <> 'retry',
         session_id = NULL, claim_id = NULL, lease_expires_at = NULL,
         entry_id = enqueue_v1(j.function, j.id, v_due_at), queued_at = coalesce(v_due_at, v_now),

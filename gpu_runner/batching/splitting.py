@@ -114,17 +114,19 @@ class Splitting:
         self._joining.ended(lot, executor, frame.too_many)
         self._books.metrics.lot_ended(function, lot.started_with, lot.cost, len(frame.passes))
 
-    def lost(self, lot: Lot, executor: ExecutorProcess) -> None:
-        """Its executor is gone."""
+    def lost(self, lot: Lot, executor: ExecutorProcess, *, is_bystander: bool = False) -> None:
+        """Its executor is gone; `is_bystander`: through another call, which ran alone there."""
         if not lot.started_at:
             self._joining.take_back(lot, executor)
             return
         self._joining.gone(lot, executor)
         for call in lot.parts:
-            is_blamed = executor.killed_for is lot and (lot.started_with == 1 or call.stopped)
+            is_culprit = executor.killed_for is call or (executor.killed_for is lot and lot.is_to_blame(call))
             load = self._books.load(call.frame.function)
-            is_culprit = is_blamed or executor.killed_for is call
-            self._settle_lost(call, *answer_of_lost(call, executor, load, is_culprit=is_culprit))
+            answer, outcome, seconds = answer_of_lost(
+                call, executor, load, is_culprit=is_culprit, is_bystander=is_bystander
+            )
+            self._settle_lost(call, answer, outcome, seconds)
 
     def _settle_lost(self, call: Joined, answer: Error | Lost, outcome: str, seconds: float) -> None:
         assert call.lot is not None

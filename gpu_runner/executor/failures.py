@@ -9,7 +9,7 @@ from typing import cast
 
 from headrace.errors import (
     CallStopped,
-    DeclarationError,
+    CannotWait,
     InvalidInput,
     InvalidOutput,
     InvocationError,
@@ -60,7 +60,7 @@ def _categorised(error: BaseException, is_told_to_end: bool) -> Failure:  # noqa
         case InvalidInput():
             message, path = _text(error.message), _text(error.path)
             return Failure("invalid-input", message, errors=((path, message),))
-        case PermanentError() | DeclarationError():
+        case PermanentError() | CannotWait():
             return Failure("function-failed", _text(error))
         case TransientError():
             seconds = float(error.retry_after or 0.0)

@@ -7,18 +7,22 @@ import contextlib
 import hashlib
 import itertools
 import threading
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final, NoReturn
 
 import msgspec
 
 from gpu_runner.frames import Invoke, Invoked, Uninvoke
-from headrace.errors import DeclarationError, InvalidInput, InvalidOutput, InvocationError
+from headrace.errors import CannotWait, InvalidInput, InvalidOutput, InvocationError
 from headrace.sdk import Function
 
 MOST_AT_ONCE: Final = 100
 """Calls that one call waits for at the same time; more wait for their turn."""
+
+MOST_BYTES: Final = 8 * 2**20
+"""Inputs that one call has sent at the same time, as the supervisor keeps them until the answers. One that is
+larger is sent alone."""
 
 _sorted_json = msgspec.json.Encoder(order="deterministic").encode
 _Number = tuple[str, int, int]
@@ -78,7 +82,7 @@ class Caller:
         attempt: which start it is.
     """
 
-    __slots__ = ("_attempt", "_counts", "_invoking", "_job_id", "_numbers", "_turns")
+    __slots__ = ("_attempt", "_counts", "_invoking", "_job_id", "_numbers", "_room")
 
     def __init__(self, invoking: Invoking, job_id: str, attempt: int) -> None:
         self._invoking = invoking
@@ -91,17 +95,21 @@ class Caller:
         if self._numbers is None:
             self._numbers = itertools.count()
             self._counts: Counter[tuple[str, bytes]] = Counter()
-            self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+            self._room = Room()
         try:
             data = function.encode_input(value)
         except InvalidInput as error:
             found = ((error.path, error.message),)
             raise InvocationError(function.name, "invalid-input", error.message, errors=found) from None
+        limit = function.manifest.limits.input
+        if len(data) > limit:
+            message = f"The input has {len(data)} bytes, the limit is {limit}."
+            raise InvocationError(function.name, "payload-too-large", message)
         digest = hashlib.sha256(_sorted_json(msgspec.json.decode(data))).digest()
         same = function.name, digest
         count = self._counts[same]
         self._counts[same] += 1
-        async with self._turns:
+        async with self._room.taken(len(data)):
             answer = await self._invoking.ask(
                 Invoke(
                     self._job_id,
@@ -115,6 +123,60 @@ class Caller:
                 )
             )
         return _output(function, answer)
+
+
+class Room:
+    """Bounds what one call waits for at once, in number and in bytes of inputs; in the order of asking."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def taken(self, size: int) -> AsyncGenerator[None]:
+        """Wait until there is room for an input of that size, and leave it in the end."""
+        if self._waiting or not self._has_room(size):
+            await self._wait(size)
+        else:
+            self._take(size)
+        try:
+            yield
+        finally:
+            self._leave(size)
+
+    async def _wait(self, size: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        one = size, turn
+        self._waiting.append(one)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._leave(size)  # its turn had just come
+            elif one in self._waiting:
+                self._waiting.remove(one)
+                self._let_in()  # those behind it may need less
+            raise
+
+    def _has_room(self, size: int) -> bool:
+        return not self._open or (self._open < MOST_AT_ONCE and self._bytes + size <= MOST_BYTES)
+
+    def _take(self, size: int) -> None:
+        self._open += 1
+        self._bytes += size
+
+    def _leave(self, size: int) -> None:
+        self._open -= 1
+        self._bytes -= size
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._has_room(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():  # else it has been cancelled, and hasn't run since
+                self._take(size)
+                turn.set_result(None)
 
 
 def _output(function: Function[Any, Any], answer: Invoked) -> Any:
@@ -141,6 +203,6 @@ def _settle(waiting: asyncio.Future[Invoked], frame: Invoked) -> None:
 
 
 def _refuse(function: Function[Any, Any], _value: Any) -> NoReturn:
-    raise DeclarationError(
+    raise CannotWait(
         f"Call.invoke({function.name!r}) needs a body that can wait: declare the calling function `async def`"
     )

@@ -1,7 +1,7 @@
 """What running calls have asked for, from the question to the answer.
 
 Each question is a task that makes a job and waits for its end. When a call has ended, what it still waited
-for is cancelled; not where the call is to start again, as the next attempt takes it over.
+for is cancelled; not where the call is to start again, or may, as the next attempt takes it over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpu_runner.calls import LocalCall
 from gpu_runner.children.executors import ExecutorProcess
 from gpu_runner.frames import Failed, Invoke, Invoked, Uninvoke
 from gpu_runner.invoking.resting import Resting
-from gpu_runner.lots import Joined
+from gpu_runner.lots import Joined, Lot
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Invocations:
         self._resting = resting
         self._find = find
         self._cancelling: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def said(self, executor: ExecutorProcess, frame: Invoke | Uninvoke) -> None:
         """A running call asks, or doesn't wait any more."""
@@ -89,26 +90,34 @@ class Invocations:
             self._end(question, is_to_start_again=goes_on)
 
     def lost(self, executor: ExecutorProcess) -> None:
-        """An executor's process has ended, and what ran there may start again."""
+        """An executor's process has ended, and what ran there may start again; not what it was killed for."""
         lost = [one for all_of in self.open.values() for one in all_of.values() if one.executor is executor]
         for question in lost:
             self._drop(question)
-            self._end(question, is_to_start_again=True)
+            self._end(question, is_to_start_again=not _is_killed(question))
 
     async def close(self) -> None:
-        """Wait for nothing any more, as this process ends; what is there goes on for the next attempts."""
+        """Wait for nothing any more, as this process ends; what is there goes on for the next attempts.
+
+        What is asked from now on gets no answer: the executors are about to end.
+        """
+        self._is_closed = True
+        last = set(self._cancelling)
         for question in [one for all_of in self.open.values() for one in all_of.values()]:
             self._drop(question)
             if question.task is not None:
                 question.task.cancel()
-        if self._cancelling:
-            await asyncio.wait(self._cancelling, timeout=_LAST_CANCELS_S)
+                last.add(question.task)
+        if last:
+            await asyncio.wait(last, timeout=_LAST_CANCELS_S)
         for task in self._cancelling:
             task.cancel()
 
     # ------------------------------------------------------------------ from the question to the answer
 
     def _ask(self, executor: ExecutorProcess, asked: Invoke) -> None:
+        if self._is_closed:
+            return
         call = self._find(executor, asked.job_id)
         if call is None or call.frame.attempt != asked.attempt:
             self._tell_stopped(executor, asked)  # a task that its body has left behind
@@ -130,15 +139,21 @@ class Invocations:
             except Exception:
                 log.exception("job %s could not call %s", asked.job_id, asked.function)
                 answer = Invoked(*name, category="internal-error", message="The call could not be made.")
-        self._resting.answered(question.holder, question.executor, lambda: self._deliver(question, answer))
+        if self._is_open(question):  # else the body has given up while the answer was on its way
+            self._resting.answered(
+                question.holder, question.executor, lambda: self._deliver(question, answer)
+            )
 
     def _deliver(self, question: _Question, answer: Invoked) -> None:
         self._drop(question)
         question.executor.send(answer)
 
+    def _is_open(self, question: _Question) -> bool:
+        return self.open.get(question.asked.job_id, {}).get(question.asked.number) is question
+
     def _drop(self, question: _Question) -> None:
-        questions = self.open.get(question.asked.job_id, {})
-        if questions.get(question.asked.number) is question:
+        if self._is_open(question):
+            questions = self.open[question.asked.job_id]
             del questions[question.asked.number]
             if not questions:
                 del self.open[question.asked.job_id]
@@ -161,7 +176,7 @@ class Invocations:
         if why == "cancel":
             is_to_start_again = False
         elif why or call.stopped:  # by its runner's own doing, or as it is another's by now
-            is_to_start_again = call.is_job
+            is_to_start_again = call.is_job or call.is_replaced
         if not is_to_start_again:
             self._withdraw(question)
         elif question.task is not None:
@@ -169,13 +184,22 @@ class Invocations:
 
     def _withdraw(self, question: _Question) -> None:
         """Cancel what was made for it."""
+        if question.task is not None:
+            question.task.cancel()  # at once: it may be about to go on with an answer
         task = asyncio.create_task(self._cancel(question))
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
     async def _cancel(self, question: _Question) -> None:
         if question.task is not None:
-            question.task.cancel()
             await asyncio.wait({question.task})  # no more can be made for it then
         if self.callee is not None and question.made:
             await self.callee.cancel(question.made[-1], question.call)
+
+
+def _is_killed(question: _Question) -> bool:
+    """Whether its executor was killed because of the call that has asked, which has failed by that."""
+    call, holder, culprit = question.call, question.holder, question.executor.killed_for
+    if isinstance(holder, Lot) and isinstance(call, Joined) and culprit is holder:
+        return holder.is_to_blame(call)
+    return culprit is call

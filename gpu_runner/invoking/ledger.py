@@ -2,13 +2,14 @@
 
 A job's id follows from who asks for what (`identity`), so a call's next attempt meets the jobs of the one
 before: it takes the results of those that have succeeded, and joins those that still run. Those that came to
-nothing in a way that passes are done again.
+nothing in a way that passes, or whose results aren't kept any longer, are done again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -35,9 +36,11 @@ log = logging.getLogger(__name__)
 DEEPEST: Final = 8
 """Functions above one that is called, the first of which a client has called."""
 
-_MOST_AGAIN: Final = 3
 _AT_ONCE: Final = 2  # queries: claims and renewals use the same connections
+_CANCELS_AT_ONCE: Final = 1  # besides: two queries that hang mustn't keep work going that nobody waits for
 _PAUSE_S: Final = 0.25  # after Postgres didn't answer
+_QUOTA_PAUSE_S: Final = 0.25  # the first one; each is twice the one before
+_LONGEST_QUOTA_PAUSE_S: Final = 4.0
 _CANCEL_WITHIN_S: Final = 30.0
 _KEPT_MANIFEST_S: Final = 2.0
 _WHY_REFUSED: Final = {
@@ -93,6 +96,7 @@ class Ledger:
         self._settings = settings
         self._functions = functions
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._cancels = asyncio.Semaphore(_CANCELS_AT_ONCE)
         self._manifests: dict[str, tuple[float, Manifest]] = {}
 
     async def output(self, asked: Invoke, call: LocalCall, made: list[str]) -> Invoked:
@@ -104,8 +108,7 @@ class Ledger:
             made: gets the id of each job that may be in the ledger, before it is.
         """
         try:
-            job = await self._job(asked, call, made)
-            output = await self._result(job)
+            job_id, output = await self._called(asked, call, made)
         except Refused as why:
             return Invoked(
                 asked.job_id,
@@ -128,7 +131,7 @@ class Ledger:
                 message=message,
                 is_passing=True,
             )
-        return Invoked(asked.job_id, asked.attempt, asked.number, output, child_id=job.job_id)
+        return Invoked(asked.job_id, asked.attempt, asked.number, output, child_id=job_id)
 
     async def cancel(self, job_id: str, parent: LocalCall) -> None:
         """Cancel a job that nobody waits for any more; one that isn't there, or has ended, is left alone."""
@@ -136,18 +139,21 @@ class Ledger:
         actor = f"call:{parent.job_id}"
         while time.monotonic() < until:
             try:
-                async with self._turns:
+                async with self._cancels:
                     await cancelling.cancel(self._database, job_id, parent.frame.owner, actor)
             except (DatabaseUnavailable, DatabaseBusy):
                 await asyncio.sleep(_PAUSE_S)
+            except DatabaseError as error:
+                log.error("job %s, which nobody waits for, can't be cancelled: %s", job_id, error)
+                return
             else:
                 return
         log.warning("job %s, which nobody waits for, could not be cancelled", job_id)
 
     # ------------------------------------------------------------------ the job
 
-    async def _job(self, asked: Invoke, call: LocalCall, made: list[str]) -> Job:
-        """The job for it, at its end."""
+    async def _called(self, asked: Invoke, call: LocalCall, made: list[str]) -> tuple[str, bytes]:
+        """The id of the job for it, which has succeeded, and its output."""
         manifest = await self._manifest(asked)
         if len(asked.input) > manifest.limits.input:
             size, limit = len(asked.input), manifest.limits.input
@@ -159,12 +165,12 @@ class Ledger:
         chain = (*callers_in(known.actor), call.frame.function)
         _check_chain(chain, asked.function)
         again = 0
-        while True:
+        while True:  # past at most one job for each attempt before, as none makes a second one
             job_id = child_id(asked, again)
             made.append(job_id)
             with self.ends.watch(job_id) as ended:
-                is_new = await self._submit(job_id, asked, call, manifest, known, chain)
-                if not is_new:
+                is_own = await self._submit(job_id, asked, call, manifest, known, chain)
+                if not is_own:
                     await self._repeated(
                         lambda job_id=job_id: reading.watch(
                             self._database, job_id, self._session_id, follow=False
@@ -172,9 +178,12 @@ class Ledger:
                     )
                     ended.set()  # it may have ended already
                 job = await self._final(job_id, ended)
+            output = await self._output_of(job)
+            if output is not None:
+                return job_id, output
+            if is_own or not _may_fare_better(job):
+                raise _refusal(job)
             again += 1
-            if is_new or again > _MOST_AGAIN or not _may_fare_better(job):
-                return job
 
     async def _submit(
         self,
@@ -185,8 +194,13 @@ class Ledger:
         known: Invoker,
         chain: tuple[str, ...],
     ) -> bool:
-        """Have the job in the ledger; returns whether it is new there."""
+        """Have the job in the ledger; returns whether this attempt has put it there."""
         place = None
+        quota_pause_s = _QUOTA_PAUSE_S
+        bounds = bounds_of(self._settings, known.most_outstanding)
+        # Past its owner's quota there is one place more for each level, or callers that fill it would keep
+        # each other from ever getting what they wait for.
+        jobs_above = len(chain) if known.is_job else len(chain) - 1
         while True:
             left_s = call.deadline_at - time.monotonic()
             if left_s <= 0:
@@ -203,7 +217,10 @@ class Ledger:
                 attempts=manifest.attempts,
                 queue_s=min(manifest.budget.queue, total_s),
                 total_s=total_s,
-                **msgspec.structs.asdict(bounds_of(self._settings, known.most_outstanding)),
+                most_outstanding=bounds.most_outstanding + jobs_above,
+                most_waiting=bounds.most_waiting,
+                most_cost=bounds.most_cost,
+                most_age_s=bounds.most_age_s,
                 weight=known.childs_weight,
                 request_id=call.frame.request_id,
                 traceparent=call.frame.traceparent,
@@ -211,11 +228,28 @@ class Ledger:
                 waiter=self._session_id,
                 place=place,
             )
-            receipts = await self._repeated(lambda new=new: submission.submit(self._database, [new]))
-            receipt = receipts[0]
-            if receipt.outcome in ("accepted", "replayed"):
-                return receipt.outcome == "accepted"
-            place = await self._wait_for_room(receipt, left_s)
+            receipt, is_in_doubt = await self._sent(new)
+            if receipt.outcome == "accepted":
+                return True
+            if receipt.outcome == "replayed":
+                return is_in_doubt and receipt.created_at is not None and receipt.created_at >= known.now
+            if receipt.outcome == "quota-exceeded":
+                await _wait_for_quota(quota_pause_s, left_s)
+                quota_pause_s = min(2 * quota_pause_s, _LONGEST_QUOTA_PAUSE_S)
+            else:
+                place = await self._wait_for_room(receipt, left_s)
+
+    async def _sent(self, new: NewJob) -> tuple[Receipt, bool]:
+        """What the ledger says of a new job, and whether it may have been told of it before, in vain."""
+        times = 0
+
+        async def send() -> list[Receipt]:
+            nonlocal times
+            times += 1
+            return await submission.submit(self._database, [new])
+
+        (receipt,) = await self._repeated(send)
+        return receipt, times > 1
 
     async def _wait_for_room(self, receipt: Receipt, left_s: float) -> str:
         """Come back when there should be room, with the place that is kept until then."""
@@ -233,25 +267,16 @@ class Ledger:
             ended.clear()
             job = await self._repeated(lambda: reading.find(self._database, job_id, None))
             if job is None:
-                raise Refused("result-expired", "The job isn't kept any longer.", child_id=job_id)
+                message = "The job isn't kept any longer."
+                raise Refused("result-expired", message, is_passing=True, child_id=job_id)
             if job.state in FINAL:
                 return job
 
-    async def _result(self, job: Job) -> bytes:
-        if job.state != "succeeded":
-            raise Refused(
-                _category(job),
-                job.error_message or f"The job is {job.state}.",
-                is_passing=job.state == "expired" or job.error_category == "worker-lost",
-                child_id=job.job_id,
-                errors=tuple((str(one["path"]), str(one["message"])) for one in job.error_errors),
-            )
-        output = job.small_result
-        if output is None:
-            output = await self._repeated(lambda: reading.result(self._database, job.job_id, None))
-        if output is None:
-            raise Refused("result-expired", "The result isn't kept any longer.", child_id=job.job_id)
-        return output
+    async def _output_of(self, job: Job) -> bytes | None:
+        """What a job has brought; None: nothing, or it isn't kept any longer."""
+        if job.state != "succeeded" or job.small_result is not None:
+            return job.small_result
+        return await self._repeated(lambda: reading.result(self._database, job.job_id, None))
 
     async def _manifest(self, asked: Invoke) -> Manifest:
         """What is known of the function by the interface that the caller's code has."""
@@ -287,10 +312,34 @@ def _check_chain(chain: tuple[str, ...], function: str) -> None:
         raise Refused("too-deep", f"{path}: calls may be {DEEPEST} deep.")
 
 
+async def _wait_for_quota(pause_s: float, left_s: float) -> None:
+    """Nobody tells when another job of the owner ends: try again a little later, if there is time."""
+    pause_s *= random.uniform(0.5, 1)  # noqa: S311 - no secret: callers are to come one by one
+    if pause_s >= left_s:
+        raise Refused("quota-exceeded", _WHY_REFUSED["quota-exceeded"], is_passing=True)
+    await asyncio.sleep(pause_s)
+
+
+def _refusal(job: Job) -> Refused:
+    """Why there is no output of a job that has ended."""
+    if job.state == "succeeded":
+        message = "The result isn't kept any longer."
+        return Refused("result-expired", message, is_passing=True, child_id=job.job_id)
+    return Refused(
+        _category(job),
+        job.error_message or f"The job is {job.state}.",
+        is_passing=job.state == "expired" or job.error_category == "worker-lost",
+        child_id=job.job_id,
+        errors=tuple((str(one["path"]), str(one["message"])) for one in job.error_errors),
+    )
+
+
 def _category(job: Job) -> str:
     return job.error_category or ("job-cancelled" if job.state == "cancelled" else "function-failed")
 
 
 def _may_fare_better(job: Job) -> bool:
-    """Whether a job of an earlier attempt came to nothing for a reason that may be gone."""
+    """Whether a job of an earlier attempt has no output for a reason that may be gone."""
+    if job.state == "succeeded":  # its result isn't kept any longer
+        return True
     return job.state in ("expired", "cancelled") or job.error_category == "worker-lost"

@@ -5,6 +5,10 @@ one that needs the device which its caller has. So a call *rests* from its first
 of its executor again before it gets the last answer; answers that come while others are awaited are given at
 once, so what a body does between its first question and its last answer takes no slot. A call for which an
 executor was closed opens it when it rests, since what it waits for may have to run there; it stays open.
+
+Whoever asks rests, always: one that kept its slot could keep those from running for whom it waits, or others
+do. So that not too many rest, no more of a function start where many of it do. Those that it calls are other
+functions, so they start.
 """
 
 from __future__ import annotations
@@ -17,7 +21,18 @@ from gpu_runner.children.executors import ExecutorProcess
 from gpu_runner.slots import Slots
 
 MOST: Final = 100
-"""Calls that rest in one executor at once, as each keeps what its body holds. More wait in their slots."""
+"""Calls of a function that rest in an executor, each with what its body holds: then no more of it start."""
+
+
+def is_full(executor: ExecutorProcess, room: str) -> bool:
+    """Whether so many rest in an executor that no more start there, of those that run in a room.
+
+    Only bodies that are async ask, and each of their functions has a room of its own, which has its name.
+    """
+    resting = executor.resting
+    if len(resting) < MOST:
+        return False
+    return sum(executor.calls[name].frame.function == room for name in resting) >= MOST
 
 
 class _Woken(NamedTuple):
@@ -60,7 +75,7 @@ class Resting:
         self.open[name] = self.open.get(name, 0) + 1
         if self.open[name] > 1:
             self._deliver_early(call)
-        elif len(executor.resting) < MOST:
+        else:
             slots = self._slots[call.frame.function]
             executor.resting.add(name)
             executor.busy[slots.room.name] -= 1
@@ -79,7 +94,7 @@ class Resting:
     def gave_up(self, call: LocalCall, executor: ExecutorProcess) -> None:
         """The body goes on without waiting for an answer; with a slot, if there is one or not."""
         self.woken = [one for one in self.woken if one.call is not call]  # it was there just now
-        if self.open.get(call.job_id, 0) == 1 and call.job_id in executor.resting:
+        if self.open.get(call.job_id, 0) == 1:
             self._take_slot(call, executor)
         self._less(call)
 
@@ -111,8 +126,10 @@ class Resting:
             one.deliver()
 
     def _take_slot(self, call: LocalCall, executor: ExecutorProcess) -> None:
+        if call.job_id not in executor.resting:
+            return  # it has one
         slots = self._slots[call.frame.function]
-        executor.resting.discard(call.job_id)
+        executor.resting.remove(call.job_id)
         executor.busy[slots.room.name] += 1
         slots.started(call)
 

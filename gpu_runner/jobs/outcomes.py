@@ -27,6 +27,8 @@ def outcome_of(claimed: Claimed, answer: Answer, ended_by: EndedBy) -> Outcome:
             return _failed(claimed, answer, ended_by)
         case Lost():
             return _lost(claimed, answer, ended_by)
+        case Refused(reason="full"):  # what it needs elsewhere is busy
+            return given_back(claimed, not_before=time.monotonic() + answer.retry_after_s)
         case Refused() | Handed() | Fenced():  # the last two are for gateways only
             return given_back(claimed)
 
@@ -65,7 +67,7 @@ def _lost(claimed: Claimed, lost: Lost, ended_by: EndedBy) -> Outcome:
     return _outcome(claimed, "displaced", category="worker-lost", message=message)
 
 
-def given_back(claimed: Claimed, execution_ms: float = 0.0) -> Outcome:
+def given_back(claimed: Claimed, execution_ms: float = 0.0, *, not_before: float = 0.0) -> Outcome:
     """The start came to nothing through no fault of the call."""
     return _outcome(
         claimed,
@@ -73,6 +75,7 @@ def given_back(claimed: Claimed, execution_ms: float = 0.0) -> Outcome:
         execution_ms,
         category="worker-lost",
         message="The job's runner gave it back each time.",
+        not_before=not_before,
     )
 
 

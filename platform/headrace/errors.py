@@ -9,6 +9,7 @@ HeadraceError
 ├── CallStopped              raised by `Call.check()`: the call was cancelled or is past its soft limit
 ├── InvalidOutput            a function returned something it did not declare
 ├── DeclarationError         a function, model or budget is declared wrongly
+│   ├── CannotWait           `Call.invoke()` was used by a body that isn't async
 │   └── NotInstalled         a module needs an optional part that isn't installed
 ├── SettingsError            a setting has a value that isn't allowed
 ├── SetupError               the machine lacks something that is needed (a port, disk space, a program)
@@ -110,6 +111,10 @@ class InvalidOutput(HeadraceError):
 
 class DeclarationError(HeadraceError):
     """A declaration is wrong; the message names file, function and field."""
+
+
+class CannotWait(DeclarationError):
+    """`Call.invoke` was used by a body that isn't `async def`; unlike of others, the message is public."""
 
 
 class NotInstalled(DeclarationError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from harness.jobs import check_at_rest
 from harness.postgres import Clones, query
+from harness.relay import socket_relay
 from harness.site import Site, eventually, site
 from harness.witness import Witness
 
@@ -78,3 +79,26 @@ def test_a_direct_caller_of_a_killed_runner_does_too(served: Site, seen: Witness
     else:
         assert answer.status_code == 200, answer.text
     assert sorted(seen.starts().values()) == [1, 2, 2]
+
+
+def test_a_caller_whose_link_is_cut_gets_what_its_calls_bring(served: Site, seen: Witness) -> None:
+    """Its runner stops it when it notices, while the gateway starts it again: what it has called goes on."""
+    with socket_relay(served.folder / "runner-0.sock") as link:
+        served["gateway"].stop()
+        served.start_gateway()
+        served.wait_ready()
+        with served.calling(("witnessed_caller", seen.input(3))) as (running,):
+            eventually(lambda: seen.started(3), "one of its calls has ended, one runs")
+            link.cut()
+            answer = running.result()
+        assert answer.status_code in (200, 202), answer.text
+        job_id = answer.headers.get("headrace-job-id") or answer.json()["job_id"]
+        job = served.final(job_id)  # no other runner was there, so it has become a job
+        link.restore()
+        served.wait_ready()
+
+    assert (job["status"], job["attempt"]) == ("succeeded", 2), job
+    quick, slow = job["result"]
+    assert (quick["attempt"], slow["attempt"]) == (1, 1)
+    assert seen.starts() == {job_id: 2, quick["job_id"]: 1, slow["job_id"]: 1}
+    assert seen.ends() == dict.fromkeys([job_id, quick["job_id"], slow["job_id"]], 1)

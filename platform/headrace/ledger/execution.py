@@ -90,8 +90,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         message: fit for the public.
         errors: (JSON Pointer, message) pairs.
         execution_s: how long it ran.
-        not_before: of `retry`, the instant of this process' `time.monotonic()` before which another start
-            would come to nothing, too; 0: none is known.
+        not_before: of `retry` and `returned`, the instant of this process' `time.monotonic()` before which
+            another start would come to nothing, too; 0: none is known.
     """
 
     job_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -22,12 +23,19 @@ class Invoker(msgspec.Struct, frozen=True, kw_only=True):
         highest_priority: the most urgent class of jobs that its owner may ask for.
         weight: its own, as a job; None where it isn't in the ledger.
         actor: who submitted it; None likewise.
+        now: the database's time.
     """
 
     most_outstanding: int | None
     highest_priority: Priority
     weight: float | None
     actor: str | None
+    now: datetime
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is in the ledger."""
+        return self.weight is not None
 
     @property
     def childs_weight(self) -> float:

@@ -134,7 +134,7 @@ class Call:
 
         Raises:
             InvocationError: there is no output, when awaited.
-            DeclarationError: the body isn't async.
+            CannotWait: the body isn't async.
         """
         if self._invoke is not None:
             return self._invoke(function, input)

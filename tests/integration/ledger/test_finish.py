@@ -1,13 +1,13 @@
+"""How a start ends, as its runner reports it: once, and for a job that is still its own."""
+
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 
 import msgspec
 import pytest
 from harness.ledger import (
-    LANE,
     Runner,
     check_ledger,
     elapse,
@@ -15,23 +15,18 @@ from harness.ledger import (
     opened,
     outcome,
     row,
+    started,
     state,
     story,
     submit_many,
     submit_one,
 )
 
-from headrace.database import Database
 from headrace.domain import State
 from headrace.ledger import cancelling, execution, reading, settling
-from headrace.ledger.execution import Claimed, Kind, Report
+from headrace.ledger.execution import Kind, Report
 
 KINDS: list[Kind] = ["succeeded", "failed", "retry", "lost", "displaced", "returned"]
-
-
-async def started(database: Database, runner: Runner, **changes: object) -> Claimed:
-    await submit_one(database, await make_owner(database), **changes)
-    return await runner.claim_one()
 
 
 def test_success(database_url: str) -> None:
@@ -115,59 +110,6 @@ def test_start_that_came_to_nothing(
             await check_ledger(database)
             await elapse(database, 1)
             assert (await Runner(database).claim_one()).attempt == 2
-
-    asyncio.run(scenario())
-
-
-def test_start_that_says_for_how_long_others_would_fail_too(database_url: str) -> None:
-    async def scenario() -> None:
-        async with opened(database_url) as database:
-            runner, wait_s = Runner(database), 40.0
-            job = await started(database, runner, total_s=600.0)
-            assert await runner.end(job, "retry", not_before=time.monotonic() + wait_s) == "queued"
-            kept = await row(database, job.job_id)
-            assert (kept["state"], kept["queued_at"]) == ("queued", kept["due_at"])
-            due_s = await execution.next_due(database, [LANE])
-            assert due_s is not None
-            assert wait_s - 5 < due_s < wait_s + 1
-            await check_ledger(database)
-            await elapse(database, wait_s - 10)
-            assert await Runner(database).claim() == []  # nor does any other runner get it
-            await elapse(database, 11)
-            assert (await Runner(database).claim_one()).attempt == 2
-
-    asyncio.run(scenario())
-
-
-def test_wait_that_is_over_when_the_outcome_is_recorded_delays_nothing(database_url: str) -> None:
-    """As Postgres was away."""
-
-    async def scenario() -> None:
-        async with opened(database_url) as database:
-            runner = Runner(database)
-            job = await started(database, runner)
-            assert await runner.end(job, "retry", not_before=time.monotonic() - 40) == "queued"
-            due_s = await execution.next_due(database, [LANE])
-            assert due_s is not None
-            assert 0 < due_s < 1
-            await check_ledger(database)
-
-    asyncio.run(scenario())
-
-
-def test_wait_beyond_the_deadline_is_not_begun(database_url: str) -> None:
-    async def scenario() -> None:
-        async with opened(database_url) as database:
-            runner = Runner(database)
-            job = await started(database, runner, queue_s=20.0, total_s=30.0)
-            assert await runner.end(job, "retry", not_before=time.monotonic() + 40) == "failed"
-            kept = await row(database, job.job_id)
-            assert (kept["error_category"], kept["error_message"]) == (
-                "deadline-exceeded",
-                "The deadline left no time for another start.",
-            )
-            assert (await story(database, job.job_id))[-1][3] == "the execution failed for now"
-            await check_ledger(database)
 
     asyncio.run(scenario())
 

@@ -3,103 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
-from harness.ledger import Runner, elapse, make_owner, opened, row, story
+import pytest
+from harness.asking import Site, called, run, submitted
+from harness.ledger import elapse, outcome, row, story
 from harness.postgres import query
 
-from gpu_runner.calls import LocalCall
-from gpu_runner.frames import Invoke, Invoked
-from gpu_runner.invoking.ledger import DEEPEST, Ledger
-from headrace import registry
-from headrace.database import Database
-from headrace.domain import Manifest, RunnerInfo
+from gpu_runner.invoking.ledger import DEEPEST
+from headrace.errors import DatabaseUnavailable
 from headrace.ids import uuid7
-from headrace.ledger import settling
-from headrace.link.frames import Call
-from headrace.sdk import function
-from headrace.settings import Settings
+from headrace.ledger import settling, submission
 
-
-@function(attempts=1)
-def caller(input: int) -> int: ...
-
-
-@function(attempts=1)
-def called(input: int) -> int: ...
-
-
-class Nobody:
-    def answer(self, frame: object) -> None: ...
-
-    def tell(self, frame: object) -> None: ...
-
-
-class Site:
-    """A runner's ledger on a database, without a connection that listens: `look` stands for what it hears."""
-
-    def __init__(self, database: Database, owner: str, settings: Settings) -> None:
-        self.database = database
-        self.owner = owner
-        self.ledger = Ledger(database, str(uuid.uuid4()), settings, {})
-        self.made: list[str] = []
-        self.runner = Runner(database)
-
-    def call(self, *, job_id: str = "", left: float = 100, manifest: Manifest = caller.manifest) -> LocalCall:
-        frame = Call(
-            *(job_id or uuid7(), manifest.name, manifest.interface, b"1", self.owner, 1),
-            remaining_ms=int(left * 1000),
-            wait_ms=1000,
-            request_id="r",
-        )
-        return LocalCall(frame, Nobody(), manifest)
-
-    def ask(
-        self, call: LocalCall, input: int = 1, *, of: Manifest = called.manifest, **more: Any
-    ) -> asyncio.Task[Invoked]:
-        data = msgspec.json.encode(input)
-        asked = Invoke(call.job_id, 1, 0, of.name, of.interface, data, hashlib.sha256(data).digest())
-        asked = msgspec.structs.replace(asked, **more)
-        return asyncio.create_task(self.ledger.output(asked, call, self.made))
-
-    async def claim(self, name: str = "called") -> Any:
-        """The job that is made, as soon as it is there."""
-        manifest = {"called": called.manifest, "caller": caller.manifest}[name]
-        async with asyncio.timeout(20):
-            while True:
-                found = await self.runner.claim(function=name, interface=manifest.interface)
-                if found:
-                    return found[0]
-                await asyncio.sleep(0.005)
-
-    async def told(self, asking: asyncio.Task[Invoked]) -> Invoked:
-        async with asyncio.timeout(20):
-            while not asking.done():
-                await self.ledger.ends.look()
-                await asyncio.sleep(0.005)
-            return await asking
-
-
-@asynccontextmanager
-async def _site(url: str, **settings: Any) -> AsyncIterator[Site]:
-    async with opened(url) as database:
-        info = RunnerInfo(str(uuid.uuid4()), None, "default", {"called": called.manifest.interface})
-        await registry.register(database, info, [called.manifest, caller.manifest])
-        yield Site(database, await make_owner(database), Settings(**settings))
-
-
-def run(url: str, scenario: Callable[[Site], Awaitable[None]], **settings: Any) -> None:
-    async def within() -> None:
-        async with _site(url, **settings) as made:
-            await scenario(made)
-
-    asyncio.run(within())
+WAITED_FOR = "SELECT 1 FROM job WHERE %s = ANY (waiters::text[])"
 
 
 def test_what_has_succeeded_is_not_done_again(database_url: str) -> None:
@@ -167,7 +83,7 @@ def test_what_failed_for_good_is_not_done_again(database_url: str) -> None:
 
 def test_it_has_its_callers_deadline_owner_and_weight(database_url: str) -> None:
     async def scenario(site: Site) -> None:
-        parent = (await _submitted(site, weight=4.0)).job_id
+        parent = (await submitted(site, weight=4.0)).job_id
         asking = site.ask(site.call(job_id=parent, left=20))
         job = await site.claim()
         made = await row(site.database, job.job_id)
@@ -179,17 +95,6 @@ def test_it_has_its_callers_deadline_owner_and_weight(database_url: str) -> None
     run(database_url, scenario)
 
 
-async def _submitted(site: Site, **changes: Any) -> Any:
-    """A job of `caller` that runs."""
-    from harness.ledger import submit_one  # noqa: PLC0415
-
-    manifest = caller.manifest
-    await submit_one(
-        site.database, site.owner, function=manifest.name, interface=manifest.interface, **changes
-    )
-    return await site.claim("caller")
-
-
 def test_a_chain_neither_closes_nor_grows_for_ever(database_url: str) -> None:
     async def scenario(site: Site) -> None:
         own = await site.told(site.ask(site.call(manifest=called.manifest)))
@@ -197,60 +102,15 @@ def test_a_chain_neither_closes_nor_grows_for_ever(database_url: str) -> None:
         assert own.message.startswith("called -> called: ")
 
         chain = [f"f{number}" for number in range(DEEPEST - 1)]
-        parent = (await _submitted(site, actor=f"call:{uuid7()}:{'/'.join(chain)}")).job_id
+        parent = (await submitted(site, actor=f"call:{uuid7()}:{'/'.join(chain)}")).job_id
         deep = await site.told(site.ask(site.call(job_id=parent)))
         assert deep.category == "too-deep"
-        parent = (await _submitted(site, actor=f"call:{uuid7()}:called")).job_id
+        parent = (await submitted(site, actor=f"call:{uuid7()}:called")).job_id
         closed = await site.told(site.ask(site.call(job_id=parent)))
         assert closed.message.startswith("called -> caller -> called: ")
         assert query(database_url, "SELECT count(*) FROM job WHERE function = 'called'") == [(0,)]
 
     run(database_url, scenario)
-
-
-def test_without_room_it_is_refused_for_now(database_url: str) -> None:
-    async def scenario(site: Site) -> None:
-        waiting = site.ask(site.call())
-        async with asyncio.timeout(20):
-            while not query(database_url, "SELECT 1 FROM job"):
-                await asyncio.sleep(0.005)
-        refused = await site.told(site.ask(site.call(), 2))
-        assert (refused.category, refused.is_passing) == ("backlog-full", True)
-        waiting.cancel()
-
-    run(database_url, scenario, backlog=1)
-
-
-def test_it_comes_back_when_there_should_be_room(database_url: str) -> None:
-    """With the place that was kept for it: here, as if a second were expected."""
-
-    async def scenario(site: Site) -> None:
-        first = site.ask(site.call())
-        async with asyncio.timeout(20):
-            while not query(database_url, "SELECT 1 FROM job"):
-                await asyncio.sleep(0.005)
-        query(database_url, "UPDATE lane SET most_waiting = 1")
-        waits = site.ledger._wait_for_room
-        refusals: list[str] = []
-
-        async def soon(receipt: Any, left_s: float) -> str:
-            refusals.append(receipt.outcome)
-            job = await site.claim()  # it has started: there is room
-            await site.runner.end(job, output=b"1")
-            known = msgspec.structs.replace(receipt, place=receipt.place or str(uuid.uuid4()), due_s=0.01)
-            return await waits(known, left_s)
-
-        site.ledger._wait_for_room = soon
-        second = site.ask(site.call(), 2)
-        async with asyncio.timeout(20):
-            while not refusals:
-                await asyncio.sleep(0.005)
-        assert (await site.told(first)).output == b"1"
-        await site.runner.end(await site.claim(), output=b"2")
-        assert (await site.told(second)).output == b"2"
-        assert refusals == ["backlog-full"]
-
-    run(database_url, scenario, backlog=1)
 
 
 def test_what_is_not_served_so_is_refused(database_url: str) -> None:
@@ -267,22 +127,92 @@ def test_what_is_not_served_so_is_refused(database_url: str) -> None:
     run(database_url, scenario)
 
 
-def test_a_cancel_ends_it_and_spares_what_has_ended(database_url: str) -> None:
+def test_a_fifth_attempt_does_again_what_all_before_had_cancelled(database_url: str) -> None:
     async def scenario(site: Site) -> None:
         call = site.call()
-        asking = site.ask(call)
-        job = await site.claim()
-        await site.ledger.cancel(job.job_id, call)
-        assert (await row(site.database, job.job_id))["state"] == "cancel_requested"
-        await site.runner.end(job, "failed", category="cancelled")
-        assert (await site.told(asking)).category == "job-cancelled"
-        await site.ledger.cancel(job.job_id, call)
-        await site.ledger.cancel(str(uuid.uuid4()), call)
+        for attempt in range(1, 6):
+            asking = site.ask(call, attempt=attempt)
+            job = await site.claim()
+            await site.ledger.cancel(job.job_id, call)
+            await site.runner.end(job, "failed", category="cancelled")
+            assert (await site.told(asking)).category == "job-cancelled"
 
-        began = time.monotonic()
-        second = site.ask(call, attempt=2)  # the one before isn't wanted any more, this one is
-        assert (await site.claim()).job_id != job.job_id
-        assert time.monotonic() - began < 20
-        second.cancel()
+        last = site.ask(call, attempt=6)
+        await site.runner.end(await site.claim(), output=b"2")
+        assert (await site.told(last)).output == b"2"
+        assert query(database_url, "SELECT count(*) FROM job") == [(6,)]
+
+    run(database_url, scenario)
+
+
+def test_what_is_not_kept_any_longer_is_done_again(database_url: str) -> None:
+    async def scenario(site: Site) -> None:
+        call = site.call()
+        first = site.ask(call)
+        job = await site.claim()
+        await site.runner.end(job, output=b"2")
+        await site.told(first)
+        query(database_url, "UPDATE job SET result_expires_at = now() - interval '1 second'")
+
+        second = site.ask(call, attempt=2)
+        once_more = await site.claim()
+        assert once_more.job_id != job.job_id
+        await site.runner.end(once_more, output=b"3")
+        assert (await site.told(second)).output == b"3"
+
+    run(database_url, scenario)
+
+
+def test_an_own_result_that_is_gone_may_be_asked_for_again(database_url: str) -> None:
+    async def scenario(site: Site) -> None:
+        asking = site.ask(site.call())
+        job = await site.claim()
+        await site.runner.finish(outcome(job, output=b"2"), result_ttl_s=0)
+        told = await site.told(asking)
+        assert (told.category, told.is_passing) == ("result-expired", True)
+        assert query(database_url, "SELECT count(*) FROM job") == [(1,)]
+
+    run(database_url, scenario)
+
+
+@pytest.mark.parametrize("is_from_before", [False, True])
+def test_a_job_whose_receipt_was_lost_is_this_attempts(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, is_from_before: bool
+) -> None:
+    """Somebody cancels it: it is done again where an earlier attempt has made it."""
+
+    async def scenario(site: Site) -> None:
+        call = site.call()
+        if is_from_before:
+            before = site.ask(call)
+            await site.claim()
+            before.cancel()
+        submit = submission.submit
+        lost: list[object] = []
+
+        async def lose_one(*given: Any) -> Any:
+            receipts = await submit(*given)
+            if not lost:
+                lost.append(receipts)
+                raise DatabaseUnavailable("the connection is lost")
+            return receipts
+
+        monkeypatch.setattr(submission, "submit", lose_one)
+        asking = site.ask(call, attempt=2)
+        if not is_from_before:
+            await site.claim()
+        async with asyncio.timeout(20):
+            while not query(database_url, WAITED_FOR, site.session_id):
+                await asyncio.sleep(0.005)
+        ((job_id,),) = query(database_url, "SELECT id::text FROM job")
+        await site.ledger.cancel(job_id, call)
+        query(database_url, "UPDATE job SET lease_expires_at = now() - interval '1 hour', settle_at = now()")
+        await settling.settle(site.database, "test")
+        if is_from_before:
+            await site.runner.end(await site.claim(), output=b"2")
+            assert (await site.told(asking)).output == b"2"
+        else:
+            assert (await site.told(asking)).category == "job-cancelled"
+        assert len(lost) == 1
 
     run(database_url, scenario)

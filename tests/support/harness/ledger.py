@@ -247,6 +247,12 @@ class Runner:
         )
 
 
+async def started(database: Database, runner: Runner, **changes: Any) -> Claimed:
+    """A new job's first start."""
+    await submit_one(database, await make_owner(database), **changes)
+    return await runner.claim_one()
+
+
 def outcome(job: Claimed, kind: Kind = "succeeded", **more: Any) -> Outcome:
     """How a start ended, with what its kind needs."""
     made = Outcome(job_id=job.job_id, token=job.token, attempt=job.attempt, kind=kind)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace import Batch, Call, InvocationError, function
+from headrace import Batch, Call, Device, InvocationError, Limits, function, model, uses
 
 
 @function()
 def plain(input: int) -> int:
     return input
+
+
+@function(limits=Limits(input=5 * 2**20))
+def echo(input: str) -> str:
+    return input
+
+
+@function(concurrency=1)
+async def asks_with_texts(input: list[int], *, call: Call) -> list[str]:
+    """Asks at once with texts of so many bytes, and tells what went wrong."""
+    asked = (call.invoke(echo, (one - 2) * "x") for one in input)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    return [one.category if isinstance(one, InvocationError) else "" for one in answers]
 
 
 @function(concurrency=1, attempts=3)
@@ -63,3 +76,23 @@ async def passes_on_in_a_group(input: int, *, call: Call) -> None:
 async def asks_joined(inputs: list[int], *, calls: list[Call]) -> list[int]:
     asked = (call.invoke(plain, one) for one, call in zip(inputs, calls, strict=True))
     return list(await asyncio.gather(*asked))
+
+
+@model()
+def nothing(_device: Device) -> None:
+    """Needs no room."""
+
+
+@function(concurrency=1)
+async def asks_and_uses(input: int, *, call: Call, held: None = uses(nothing)) -> int:
+    return await call.invoke(plain, input)
+
+
+@function()
+def uses_it(input: int, *, held: None = uses(nothing)) -> int:
+    return input
+
+
+@function(concurrency=2, attempts=1)
+async def asks_beside(input: int, *, call: Call) -> int:
+    return await call.invoke(plain, input)

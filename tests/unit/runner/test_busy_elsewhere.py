@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from bench import Bench, run
 
 from gpu_runner.frames import Failed
+from headrace.link.frames import Call
 
 
 def fail(bench: Bench, job_id: str, seconds: float) -> None:
@@ -51,3 +54,25 @@ def test_a_shorter_time_takes_nothing_from_a_longer_one_and_an_hour_is_the_most(
         assert 3500 < refused.retry_after_s <= 3600
 
     run(scenario)
+
+
+def test_jobs_that_are_given_back_are_told_for_how_long() -> None:
+    """Those that wait here, and those that were claimed just before."""
+
+    async def scenario(bench: Bench) -> None:
+        running = bench.gateway.send("echo")
+        take_job(bench, "waiting")
+        assert bench.executors[0].runs == [running]
+        fail(bench, running, 30.0)
+        take_job(bench, "claimed")
+        for given_back in map(bench.told, ("waiting", "claimed")):
+            assert (given_back.reason, given_back.retry_after_s) == ("full", pytest.approx(30, abs=5))
+        assert bench.executors[0].runs == [running]
+
+    run(scenario)
+
+
+def take_job(bench: Bench, job_id: str) -> None:
+    bench.gateway.answers[job_id] = asyncio.get_running_loop().create_future()
+    interface = bench.supervisor._functions["echo"].manifest.interface
+    bench.supervisor.take_job(Call(job_id, "echo", interface, b"{}", "o", 1, 10_000, 10_000), bench.gateway)

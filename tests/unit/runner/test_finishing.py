@@ -328,6 +328,12 @@ def test_a_passing_failure_says_before_when_another_start_is_in_vain() -> None:
     assert outcome_of(a_job(), PASSING, "").not_before == 0.0
 
 
+def test_what_is_given_back_as_it_is_busy_says_until_when() -> None:
+    outcome = outcome_of(a_job(), Refused("job", "full", retry_after_s=30.0), "")
+    assert (outcome.kind, outcome.not_before) == ("returned", pytest.approx(time.monotonic() + 30, abs=5))
+    assert outcome_of(a_job(), Refused("job", "degraded"), "").not_before == 0.0
+
+
 def test_a_start_has_one_outcome() -> None:
     ended: list[HeldJob] = []
     job = HeldJob(a_job(), 0.0, ended.append, lambda _: None)

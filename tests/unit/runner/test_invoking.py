@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from callee import Callee
 from rig import Rig, runner
 
 from gpu_runner.calls import LocalCall
-from gpu_runner.frames import Invoke, Invoked
+from gpu_runner.executor.invoking import MOST_BYTES, Room
 from headrace.link.frames import Call, Error, Lost, Result
 
 
@@ -27,45 +28,6 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(**parameters))
 
     return run
-
-
-class Callee:
-    """Answers when a test says so: with the input, unless it is told otherwise."""
-
-    def __init__(self) -> None:
-        self.asked: list[Invoke] = []
-        self.cancelled: list[str] = []
-        self._answers: list[asyncio.Future[dict[str, Any] | None]] = []
-        self._news = asyncio.Event()
-
-    async def output(self, asked: Invoke, call: LocalCall, made: list[str]) -> Invoked:
-        made.append(f"child-{len(self.asked)}")
-        answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
-        self.asked.append(asked)
-        self._answers.append(answer)
-        self._news.set()
-        failure = await answer
-        name = asked.job_id, asked.attempt, asked.number
-        return Invoked(*name, asked.input) if failure is None else Invoked(*name, **failure)
-
-    async def cancel(self, job_id: str, parent: LocalCall) -> None:
-        self.cancelled.append(job_id)
-        self._news.set()
-
-    def answer(self, number: int, **failure: Any) -> None:
-        self._answers[number].set_result(failure or None)
-
-    async def until_asked(self, count: int) -> None:
-        async with asyncio.timeout(20):
-            while len(self.asked) < count:
-                self._news.clear()
-                await self._news.wait()
-
-    async def until_cancelled(self, count: int) -> None:
-        async with asyncio.timeout(20):
-            while len(self.cancelled) < count:
-                self._news.clear()
-                await self._news.wait()
 
 
 @asynccontextmanager
@@ -167,6 +129,71 @@ async def test_no_more_than_so_many_are_asked_at_once() -> None:
 
 
 @in_loop
+async def test_inputs_that_are_sent_at_once_have_a_bound() -> None:
+    async with calling() as (rig, callee):
+        name = send(rig, "asks_with_texts", [5 * 2**20, 3 * 2**20, 3, 3])
+        await callee.until_asked(2)  # 8 MiB
+        another = send(rig, "asks", 1)  # each call has a bound of its own
+        await callee.until_asked(3)
+        callee.answer(1)
+        await callee.until_asked(5)
+        asked = [(one.function, len(one.input)) for one in callee.asked]
+        assert asked == [("echo", 5 * 2**20), ("echo", 3 * 2**20), ("plain", 1), ("echo", 3), ("echo", 3)]
+        for number in (0, 2, 3, 4):
+            callee.answer(number)
+        assert await value(rig, name) == ["", "", "", ""]
+        assert await value(rig, another) == 0
+
+
+@in_loop
+async def test_an_input_past_its_functions_limit_is_not_sent() -> None:
+    async with calling() as (rig, callee):
+        name = send(rig, "asks_with_texts", [5 * 2**20 + 1])
+        assert await value(rig, name) == ["payload-too-large"]
+        assert callee.asked == []
+
+
+@in_loop
+async def test_room_for_questions_is_given_in_order_and_back() -> None:
+    """Also by those that are cancelled while they wait, and as their turn comes."""
+    room = Room()
+    seen: list[str] = []
+
+    async def ask(name: str, size: int, until: asyncio.Event) -> None:
+        async with room.taken(size):
+            seen.append(name)
+            await until.wait()
+
+    ends = {name: asyncio.Event() for name in "bcde"}
+    sizes = {"b": MOST_BYTES, "c": MOST_BYTES, "d": 1, "e": 1}
+    async with room.taken(2 * MOST_BYTES):  # alone, as it is larger than all may be together
+        tasks = {name: asyncio.create_task(ask(name, sizes[name], ends[name])) for name in "bcde"}
+        await turn()
+        tasks["b"].cancel()
+        await turn()
+        assert seen == []
+    tasks["c"].cancel()  # its turn has come, and it hasn't run since
+    await turn()
+    assert seen == ["d", "e"]
+    for name in "de":
+        ends[name].set()
+        await tasks[name]
+    async with asyncio.timeout(20), room.taken(MOST_BYTES), asyncio.TaskGroup() as group:
+        waiting = group.create_task(ask("f", 1, asyncio.Event()))
+        await turn()
+        waiting.cancel()
+        room._let_in()  # before the task learns that it is cancelled
+    assert seen == ["d", "e"]
+    assert (room._open, room._bytes, list(room._waiting)) == (0, 0, [])
+
+
+async def turn() -> None:
+    """Let all tasks go on that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@in_loop
 async def test_a_body_that_gives_up_has_its_slot_and_ends_what_it_called() -> None:
     async with calling() as (rig, callee):
         name = send(rig, "gives_up", 10)
@@ -233,6 +260,9 @@ async def test_joined_calls_ask_and_rest_together() -> None:
         callee.answer(0)
         callee.answer(1)
         assert [await value(rig, name) for name in names] == [4, 5]
+        async with asyncio.timeout(20):
+            while not rig.idle():  # their lot ends after the last answer
+                await asyncio.sleep(0.001)
 
 
 @in_loop
