@@ -6,6 +6,7 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from functions._abreast import Abreast
 from functions._bert import Bert, Texts, is_bert
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Encoder:
         self._is_static = type(library[0]).__name__ == "StaticEmbedding"
         self._is_unit = type(list(cast("Any", library))[-1]).__name__ == "Normalize"
         self._in_one_row = _in_one_row(library)
+        self._abreast = Abreast() if self._in_one_row is not None else None
         self._read = _reader(library)
         self.dimensions: int = library.get_embedding_dimension() or self._measured()
         """How many numbers a vector has."""
@@ -83,7 +85,7 @@ class Encoder:
         with torch.inference_mode():
             # A text without any token has no place in a row, nor anything to attend to.
             is_plain = self._in_one_row is not None and all(tokens)
-            embedded = (self._unpadded(tokens) if is_plain else self._padded(tokens)).float()
+            embedded = (self._in_parts(tokens) if is_plain else self._padded(tokens)).float()
             if self.library.truncate_dim is not None:
                 embedded = embedded[:, : self.library.truncate_dim]
             return (unit(embedded) if self._is_unit else embedded).cpu()
@@ -107,6 +109,22 @@ class Encoder:
         }
         on_device = {name: tensor.to(self.device) for name, tensor in features.items()}
         return cast("Any", self.library)(on_device)["sentence_embedding"]
+
+    def _in_parts(self, tokens: list[list[int]]) -> torch.Tensor:
+        import torch
+
+        abreast = cast("Abreast", self._abreast)
+        parts = abreast.parts([len(one) for one in tokens])
+        if len(parts) == 1:
+            return self._unpadded(tokens)
+
+        def compute(part: list[int]) -> torch.Tensor:
+            with torch.inference_mode():  # each thread has its own mode
+                return self._unpadded([tokens[index] for index in part])
+
+        made = torch.cat(abreast.map(compute, parts))
+        order = torch.tensor([index for part in parts for index in part])
+        return torch.empty_like(made).index_copy_(0, order, made)
 
     def _unpadded(self, tokens: list[list[int]]) -> torch.Tensor:
         texts = Texts.of(tokens)

