@@ -11,7 +11,8 @@ r"""Fills a form from a text, by three other functions of the site: `extract`, `
 The first call waits for models, and is answered 202 with the address of a job if that takes long: `generate`
 converts its own once. What is called are jobs of the same owner, within the same deadline, and cancelled with
 this call; started again, it has the answers that it already got. Every value stands in the text: where
-several would do, the language model may only choose. The one that comes with Headrace is small, often wrong.
+several would do, the language model may only choose, of the first ten, after the first 4,000 bytes of the
+text: more may be beyond its context. The one that comes with Headrace is small, often wrong.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ KINDS: Final[dict[Label, str]] = {
     "CARDINAL": "number, how many",
     "QUANTITY": "measure, as a weight or a length",
 }
+
+# All that the model reads and writes stays below the 8,192 tokens of the one that comes with Headrace, also
+# where each byte is one.
+MOST_BYTES: Final = 4_000
+MOST_VALUES: Final = 10
+LONGEST_VALUE: Final = 60
+MOST_TOKENS: Final = 400  # of JSON with such a value, also where it has to be escaped
 
 
 class Form(BaseModel):
@@ -98,12 +106,19 @@ async def chosen(call: Call, text: str, field: str, values: list[str]) -> str | 
     """The value for a field: the model is asked where there are several, and can answer nothing else."""
     if len(values) < 2:
         return values[0] if values else None
+    values = [one for one in values if len(one) <= LONGEST_VALUE][:MOST_VALUES] or values[:1]
+    if len(values) == 1:
+        return values[0]
+    start = text.encode()[:MOST_BYTES].decode(errors="ignore")
     choice = {"type": "json_schema", "json_schema": {"schema": {"type": "string", "enum": values}}}
     answer = await call.invoke(
         generate,
         Ask(
-            prompt=f"{text}\n\nWhich of these is the {field}: {', '.join(values)}?",
+            prompt=f"{start}\n\nWhich of these is the {field}: {', '.join(values)}?",
+            max_tokens=MOST_TOKENS,
             response_format=ResponseFormat.model_validate(choice),
         ),
     )
+    if answer.finish_reason != "stop":  # cut, as another model's context may be shorter
+        return values[0]
     return json.loads(answer.text)

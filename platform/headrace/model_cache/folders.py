@@ -65,8 +65,11 @@ def problems(folder: Path) -> list[str]:
 def _written(folder: Path) -> dict[str, Any] | None:
     try:
         written: Any = json.loads((folder / CONTENTS).read_text())
-        return written if written["format"] == _FORMAT else None
-    except (OSError, ValueError, TypeError, KeyError):
+        if written["format"] != _FORMAT:
+            return None
+        is_known = all({"bytes", "sha256"} <= said.keys() for said in written["files"].values())
+        return written if is_known else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
@@ -74,18 +77,24 @@ def _differences(folder: Path, files: dict[str, dict[str, Any]], up_to: int | No
     found = {name: folder / name for name in _names(folder)}
     for name, said in files.items():
         file = found.pop(name, None)
-        if file is None:
+        try:
+            if file is None:
+                yield f"{name} is missing"
+            elif (size := file.stat().st_size) != said["bytes"]:
+                yield f"{name} has {size} bytes instead of {said['bytes']}"
+            elif (up_to is None or size <= up_to) and sha256(file) != said["sha256"]:
+                yield f"{name} has changed: its SHA-256 isn't what it was"
+        except FileNotFoundError:  # another process replaces the folder
             yield f"{name} is missing"
-        elif (size := file.stat().st_size) != said["bytes"]:
-            yield f"{name} has {size} bytes instead of {said['bytes']}"
-        elif (up_to is None or size <= up_to) and sha256(file) != said["sha256"]:
-            yield f"{name} has changed: its SHA-256 isn't what it was"
     for name in found:
         yield f"{name} doesn't belong there"
 
 
 def _names(folder: Path) -> list[str]:
-    files = (file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file())
+    try:
+        files = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
+    except FileNotFoundError:  # another process replaces the folder
+        return []
     return [name for name in files if name != CONTENTS]
 
 

@@ -137,8 +137,7 @@ def _chosen(model: HubModel, files: Sequence[Any]) -> list[Any]:
     mine = [
         file
         for file in files
-        if not _OTHER_ENGINES & set(PurePosixPath(file.rfilename).parts[:-1])
-        and ".." not in PurePosixPath(file.rfilename).parts
+        if not _OTHER_ENGINES & set(PurePosixPath(file.rfilename).parts[:-1]) and _is_inside(file.rfilename)
     ]
     for kind in _WEIGHTS:
         weights = [file for file in mine if file.rfilename.endswith(kind)]
@@ -153,6 +152,12 @@ def _chosen(model: HubModel, files: Sequence[Any]) -> list[Any]:
         f"{model} has no weights as safetensors or GGUF; other forms can run code when they are read, and "
         "aren't fetched"
     )
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a file of that name stays in its folder."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\\" not in name and path.parts != ()
 
 
 def _is_wanted(name: str) -> bool:

