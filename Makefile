@@ -1,4 +1,4 @@
-# All commands work in a fresh clone: the first one sets up .venv (a few minutes, 2 GB), later ones reuse it.
+# All commands work in a fresh clone: the first one sets up .venv (a few minutes, 2.5 GB), later ones reuse it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

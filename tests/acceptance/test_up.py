@@ -145,7 +145,7 @@ def test_a_model_that_can_not_be_loaded_is_said_at_once_and_the_rest_is_served(f
         assert f"Headrace answers at http://127.0.0.1:{folder.port}, but no function can be served" in up.said
         assert "functions  none\n" in up.said
         assert "degraded   broken: " in up.said
-        assert "still not ready" not in up.said
+        assert "still starting" not in up.said
         assert "curl" not in up.said
         assert up.key == (folder.home / "key").read_text().strip()
         assert up.stop() == 0

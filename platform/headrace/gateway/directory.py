@@ -32,6 +32,7 @@ _UNION_KINDS: Final = (
     jsonschema_rs.ValidationErrorKind.AnyOf,
     jsonschema_rs.ValidationErrorKind.OneOfNotValid,
     jsonschema_rs.ValidationErrorKind.OneOfMultipleValid,
+    jsonschema_rs.ValidationErrorKind.Not,
 )
 
 
@@ -89,7 +90,8 @@ class ServedFunction:
 
     def _explain(self, error: jsonschema_rs.ValidationError) -> list[dict[str, str]]:
         if isinstance(error.kind, _UNION_KINDS):
-            said = choice(self.manifest.input_schema, error.schema_path)
+            is_too_much = isinstance(error.kind, jsonschema_rs.ValidationErrorKind.OneOfMultipleValid)
+            said = choice(self.manifest.input_schema, error.schema_path, is_too_much=is_too_much)
             if said is not None:
                 return [{"path": _pointer(error.instance_path), "message": said}]
         return _explain(error)

@@ -147,7 +147,7 @@ class Exchange(msgspec.Struct):
             return
         self.status = 200
         headers = _RESULT % (self.request_id.encode("ascii"), queue_ms, exec_ms)
-        for name, value in self._own_headers():
+        for name, value in (*self.quota, *self._of_some()):
             headers += b"%b: %b\r\n" % (name, value)
         send: Any = self.send
         await send({"type": WHOLE, "status": 200, "headers": headers, "body": output})
@@ -178,11 +178,12 @@ class Exchange(msgspec.Struct):
         await self._send(headers, body)
 
     def _headers(self, own: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        return [(b"x-request-id", self.request_id.encode("ascii")), _VARY, *own, *self._own_headers()]
+        first = (b"x-request-id", self.request_id.encode("ascii"))
+        return [first, _VARY, *self.quota, *own, *self._of_some()]
 
-    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+    def _of_some(self) -> list[tuple[bytes, bytes]]:
         """Those that some of its answers have."""
-        headers = list(self.quota)
+        headers: list[tuple[bytes, bytes]] = []
         if self.applied:
             headers.append((b"preference-applied", self.applied))
         if self.is_replay:

@@ -260,7 +260,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The function was started as often as its declaration allows, and what it needs elsewhere, such as "
         "a model's server, took no more work at the last start, and said for how long.",
         "Try again after `Retry-After` seconds; until then the runner takes no other call of the function. A "
-        "job (`Prefer: respond-async`) waits that long, where the function may be started more than once.",
+        "job waits that long, where the function may be started more than once.",
         retry_after=5,
     ),
     "backlog-full": Kind(

@@ -49,24 +49,30 @@ def without_unions(schema: Any) -> Any:
     return kept
 
 
-def choice(schema: Schema, path: Sequence[str | int]) -> str | None:
+def choice(schema: Schema, path: Sequence[str | int], *, is_too_much: bool = False) -> str | None:
     """What to say of a value that satisfies no branch of a union, or more than one: which fields it is about.
 
-    None where its branches say more than that a field is there.
+    Likewise of one with fields that `not` forbids together. None where a branch says more than that a field
+    is there.
 
     Args:
         schema: the whole.
-        path: from there to the union's keyword.
+        path: from there to the union's keyword, or to `not`.
+        is_too_much: it satisfies more than one.
     """
     found: Any = schema
     for part in path:
         if not (isinstance(found, list) or (isinstance(found, dict) and part in found)):
             return None
         found = cast("Any", found)[part]
+    if path and path[-1] == "not" and _only_requires(found):
+        return f"{' and '.join(found['required'])} can't be given together"
     branches = cast("list[Any]", found) if isinstance(found, list) else []
     if not branches or not all(_only_requires(branch) for branch in branches):
         return None
     which = ", ".join(" and ".join(branch["required"]) for branch in branches)
+    if is_too_much:
+        return f"only one of {which} may be given"
     return f"one of {which} is needed" if path[-1] == "anyOf" else f"exactly one of {which} is needed"
 
 

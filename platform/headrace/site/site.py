@@ -321,7 +321,7 @@ class Site:
                 missing = ", ".join(readiness.missing) or f"the gateway answers {status}"
                 if missing != told and time.monotonic() > patient_until:
                     told = missing
-                    self._tell(f"still not ready: {missing}; logs: {self._settings.home / 'logs'}")
+                    self._tell(f"still starting: {missing}; logs: {self._settings.home / 'logs'}")
             await asyncio.sleep(_READY_POLL_S)
 
     async def _or_failure(self, work: Coroutine[Any, Any, T]) -> T:
