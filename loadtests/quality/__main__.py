@@ -5,7 +5,8 @@
 Each function's part is a module of its own beside this one, whose `measure` returns lines of Markdown.
 Without names all are measured that are there; with some, the page keeps what it has of the others. The texts
 and their marks are in tests/quality: our own, and written before anything was measured,
-as a rule. Half are held out.
+as a rule. Half are held out. Those in files named *_fresh.json were written and committed after the functions
+were finished, and are measured once: a function that is changed by what they showed needs others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _HEAD: Final = """\
 
 Written by `make bench-quality`, on texts and marks in `tests/quality`: our own, and written before anything
 was measured, but for the short texts of `embed`, which its way of rounding was chosen with. *Held out*: the
-half of them that nobody looked at while choosing how a function works.
+half of them that nobody looked at while choosing how a function works. *All*: both halves. *Fresh*: more
+texts and marks, not in *all*: written and committed after the functions were finished, measured once.
 """
 
 
