@@ -23,6 +23,7 @@ from harness.ledger import (
     story,
     submit_many,
     submit_one,
+    until_asleep,
     until_blocked,
 )
 from harness.postgres import query
@@ -171,6 +172,7 @@ def test_a_move_waits_for_whoever_holds_the_job_and_sees_what_became_of_it(datab
                 cancelled = asyncio.create_task(
                     other.fetch("SELECT cancel_v1(%s::uuid, NULL, 'a'), pg_sleep(1)", [job_id])
                 )
+                await until_asleep(database)
                 moved = asyncio.create_task(bulk.run(database, moving(), found, actor=ADA))
                 await until_blocked(database, 1)
                 await cancelled

@@ -62,6 +62,7 @@ _BLOCKED = (
     "SELECT count(*) AS blocked FROM pg_stat_activity"
     " WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
+_ASLEEP = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
 _EVENTS = (
     "SELECT job_id::text AS job_id, sequence, from_state, state, attempt, reason FROM job_event ORDER BY 1, 2"
 )
@@ -270,6 +271,13 @@ async def until_blocked(database: Database, count: int) -> None:
     """Until so many statements wait for a lock."""
     async with asyncio.timeout(10):
         while (await database.fetch(_BLOCKED))[0]["blocked"] < count:
+            await asyncio.sleep(0.01)
+
+
+async def until_asleep(database: Database) -> None:
+    """Until a statement is in `pg_sleep`: it holds whatever it has locked before."""
+    async with asyncio.timeout(10):
+        while not await database.fetch(_ASLEEP):
             await asyncio.sleep(0.01)
 
 
